@@ -11,7 +11,7 @@ use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
 use crate::nccl_file::NcclFile;
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings};
 use crate::system::System;
 use crate::variables::{Newest, Variables};
 use crate::{escapes, exit_status, library, output};
@@ -107,16 +107,11 @@ fn variables(
     let set = settings.iter().map(|(name, _)| name.to_owned());
     let names: BTreeSet<_> = known.iter().cloned().chain(set).collect();
     let variable = |name: String| {
-        let known = known.contains(&name);
-        match settings.get(&name) {
-            Some(setting) => Variable {
-                name,
-                value: Some(setting.value.clone()),
-                origin: setting.origin.to_string(),
-                known,
-            },
-            None => Variable { value: default(&name), name, origin: "default".into(), known },
-        }
+        let (value, origin) = match settings.get(&name) {
+            Some(Setting { value, origin }) => (Some(value.clone()), origin.to_string()),
+            None => (default(&name), "default".into()),
+        };
+        Variable { known: known.contains(&name), name, value, origin }
     };
     names.into_iter().map(variable).collect()
 }

@@ -37,14 +37,14 @@ pub(crate) fn newest_cuda() -> Option<Cuda> {
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
 pub(crate) fn load_driver() -> Result<(), String> {
     // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.
-    match unsafe { libloading::Library::new(DRIVER) } {
-        Ok(library) => {
-            // Never unloaded: it starts threads.
-            std::mem::forget(library);
-            Ok(())
-        }
-        Err(error) => Err(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
-    }
+    let driver = unsafe { libloading::Library::new(DRIVER) };
+    // Never unloaded: it starts threads.
+    driver.map(std::mem::forget).map_err(|error| reason(&error))
+}
+
+/// Returns the text of the dynamic linker, if there is one.
+pub(crate) fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The description of the file that [`stand_in`] returns.

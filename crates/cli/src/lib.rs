@@ -59,8 +59,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Parses the command line, or ends the program with what clap says, which has the words as they are: control characters are escaped
-/// for it.
+/// Parses the command line, or ends the program with clap's error, in which control characters are escaped.
 fn parse(words: Vec<OsString>) -> Arguments {
     Arguments::try_parse_from(&words).unwrap_or_else(|error| {
         let escaped = words.iter().map(|word| escapes::in_line(&word.to_string_lossy()).into_owned());

@@ -9,6 +9,8 @@ use anyhow::bail;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::{Backend, Nccl};
 
+use crate::gpu::reason;
+
 /// Loads the file that the user named, or searches the system for a library.
 pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
     match path {
@@ -42,8 +44,7 @@ pub(crate) fn linked() -> Result<Nccl> {
     bail!("this program is not linked with NCCL: expected one that was built with `--features link`")
 }
 
-/// Loads the file that the user named, or the one that this program is linked with, or searches the system; always at run
-/// time.
+/// Loads the file that the user named, or the one that this program is linked with, or searches; always at run time.
 pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
     let linked = linked().ok();
     let of_program = match linked.as_ref().map(Nccl::backend) {
@@ -53,7 +54,6 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
     Ok(load(path.or(of_program))?)
 }
 
-/// Returns `true` if `LIBNCCL_PATH` named the library of this attempt.
 pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
     attempt.source == libnccl::internal::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }
@@ -64,10 +64,7 @@ pub(crate) fn open_plugin(name: &str) -> Result<(), String> {
 
     // SAFETY: the user has named the plugin for NCCL, which runs its initializers too.
     let plugin = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
-    plugin.map(std::mem::forget).map_err(|error| match std::error::Error::source(&error) {
-        Some(reason) => reason.to_string(),
-        None => error.to_string(),
-    })
+    plugin.map(std::mem::forget).map_err(|error| reason(&error))
 }
 
 /// Ends the process successfully, without exit handlers: NCCL's threads may still use what these destroy.

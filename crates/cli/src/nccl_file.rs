@@ -19,7 +19,6 @@ const CPU_BACKEND: &str = "libnccl-cpu: ";
 /// The error of a version that refuses unknown words in `NCCL_ALGO` and `NCCL_PROTO`; older ones ignore them.
 const UNKNOWN_WORD: &str = "Unrecognized element token";
 
-/// The identity of the file, and the content of its strings.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NcclFile {
     /// The release, from the text that NCCL prints when it starts.

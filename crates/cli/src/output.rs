@@ -38,7 +38,12 @@ pub(crate) fn stdout() -> Box<dyn Write + Send> {
 }
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    Ok(stdout().write_all((serde_json::to_string_pretty(value)? + "\n").as_bytes())?)
+    Ok(stdout().write_all(to_json(value)?.as_bytes())?)
+}
+
+/// Returns indented JSON with a newline at the end.
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {

@@ -15,7 +15,6 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns `LD_LIBRARY_PATH` with directories before the others.
 pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
     let rest = variable("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty());
     let all = directories.iter().cloned().chain(rest.iter().flat_map(env::split_paths));

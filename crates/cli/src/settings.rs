@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::system::System;
 
-/// The variables that NCCL sees.
 #[derive(Debug)]
 pub(crate) struct Settings {
     values: BTreeMap<String, Setting>,

@@ -1,8 +1,9 @@
 //! The machine that is examined: its files and the environment of a job.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
@@ -59,15 +60,18 @@ impl SharedMemory {
     }
 }
 
+/// Returns the variables of this process; none of a set-uid program.
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    let lossy = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = libnccl::internal::environment::variables();
+    variables.map(|(name, value)| (lossy(name), lossy(value))).collect()
+}
+
 impl System {
     pub(crate) fn here() -> Self {
-        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment = libnccl::internal::environment::variables()
-            .map(|(name, value)| (lossy(name), lossy(value)))
-            .collect();
         Self {
             root: "/".into(),
-            environment,
+            environment: environment(),
             architecture: std::env::consts::ARCH.into(),
             interfaces: Interface::all(),
             locked_memory: getrlimit(Resource::Memlock).current,
@@ -110,7 +114,6 @@ impl System {
         }
     }
 
-    /// Returns whether this process can read a regular file.
     pub(crate) fn is_readable_file(&self, path: impl AsRef<Path>) -> bool {
         let place = self.place(path);
         place.is_file() && access(place, Access::READ_OK).is_ok()
@@ -209,7 +212,6 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Returns the interfaces of this machine, by name.
     pub(crate) fn all() -> Result<Vec<Self>, String> {
         let mut all = BTreeMap::new();
         for found in getifaddrs().map_err(|error| error.desc().to_owned())? {
@@ -220,11 +222,9 @@ impl Interface {
                 addresses: Vec::new(),
             });
             let address = found.address.as_ref();
-            let v4 =
-                address.and_then(|address| address.as_sockaddr_in()).map(|v4| SocketAddr::V4((*v4).into()));
-            let v6 =
-                address.and_then(|address| address.as_sockaddr_in6()).map(|v6| SocketAddr::V6((*v6).into()));
-            interface.addresses.extend(v4.or(v6).map(|address| address.ip()));
+            let v4 = address.and_then(|address| Some(IpAddr::from(address.as_sockaddr_in()?.ip())));
+            let v6 = address.and_then(|address| Some(IpAddr::from(address.as_sockaddr_in6()?.ip())));
+            interface.addresses.extend(v4.or(v6));
         }
         Ok(all.into_values().collect())
     }

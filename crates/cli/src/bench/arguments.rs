@@ -224,7 +224,6 @@ pub(crate) enum Average {
 }
 
 impl Average {
-    /// Returns the time of a row from those of all ranks.
     pub(crate) fn of(self, times: &[f64]) -> f64 {
         match self {
             Self::RankZero => times.first().copied().unwrap_or_default(),
@@ -252,12 +251,10 @@ fn switch() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["0", "1"]).map(|text| text == "1")
 }
 
-/// Refuses the options of nccl-tests for its kernels.
 fn no_kernels(_: &str) -> Result<u8, String> {
     Err("nccl bench measures NCCL's own operations; it has no kernels of the device API".into())
 }
 
-/// Refuses a word after the operation.
 fn no_word(_: &str) -> Result<Infallible, String> {
     Err("expected one operation".into())
 }
@@ -286,7 +283,6 @@ pub(crate) enum OneOrAll<T> {
 }
 
 impl<T: Copy> OneOrAll<T> {
-    /// Returns the value, or all.
     pub(crate) fn or(self, all: &[T]) -> Vec<T> {
         match self {
             Self::One(value) => vec![value],
@@ -318,7 +314,6 @@ where
         TypedValueParser::parse_ref(&parse, command, option, text)
     }
 
-    /// Returns the values that help and completions name.
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         // They have to be static.
         let name = |value: &T| &*value.to_string().leak();

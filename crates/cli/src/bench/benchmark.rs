@@ -188,8 +188,7 @@ impl Shape {
         start..start + self.send
     }
 
-    /// Returns the range that a rank receives into, in the buffer of an in-place operation: its part, unless it receives
-    /// all.
+    /// Returns the range that a rank receives into, likewise.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.recv < self.send { rank * self.count } else { 0 };
         start..start + self.recv

@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::output::{keep_libraries_out, write_to_stderr};
+use crate::system::environment;
 use arguments::{MeasureArguments, refuse};
 use benchmark::Benchmark;
 use compare::CompareArguments;
@@ -106,9 +107,7 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
 
 /// Names the variables of nccl-tests that are set, as a run by nccl-tests would differ.
 fn name_variables_of_nccl_tests() {
-    let names =
-        libnccl::internal::environment::variables().map(|(name, _)| name.to_string_lossy().into_owned());
-    for name in names.filter(|name| name.starts_with("NCCL_TESTS_")) {
+    for name in environment().into_keys().filter(|name| name.starts_with("NCCL_TESTS_")) {
         let problem = format!("{name} is ignored: nccl bench does not read the variables of nccl-tests");
         write_to_stderr(&format!("warning: {problem}\n"));
     }

@@ -46,8 +46,7 @@ pub(crate) fn run(job: &Job, thread: usize, all: &[Parameters], output: &Output)
     Ok(is_right)
 }
 
-/// Returns the parameters with the size up to which buffers fit into memory. If no size does, rank 0 fails, and the others
-/// get `None`.
+/// Returns the parameters with the size up to which buffers fit into memory. If none does, rank 0 fails; others get `None`.
 fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
     let available = available_bytes(ranks);
     let first = all.first().context("nothing to measure")?;

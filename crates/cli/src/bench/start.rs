@@ -134,7 +134,6 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// Checks that there is a device for each rank of this host, or that ranks may share one.
     fn check_devices(&self, processes: usize, ranks: usize) -> Result<()> {
         let gpus = self.gpus;
         let processes = match &self.launch {
@@ -201,8 +200,7 @@ fn implementation(
     }
 }
 
-/// Replaces this process by `nccl run`, which starts this program with the same arguments as each rank. Returns only if that
-/// fails.
+/// Replaces this process by `nccl run`, with this program and its arguments as each rank. Returns only if that fails.
 fn become_launcher(ranks: usize) -> Result<Job> {
     let mut command = Command::new(THIS_PROGRAM);
     command.args(["run", "--inherit", "-n"]).arg(ranks.to_string()).args(["--", THIS_PROGRAM]);

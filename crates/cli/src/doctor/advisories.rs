@@ -1,16 +1,14 @@
 //! Releases of NCCL that are known to fail, from public reports.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 use libnccl::Version;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::Examined;
 use super::driver::Driver;
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Level, Text};
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
@@ -23,7 +21,7 @@ static ALL: LazyLock<Vec<Advisory>> =
 struct Advisory {
     id: String,
     level: Level,
-    releases: Range<Parsed<Version>>,
+    releases: Range<Text<Version>>,
     /// A whole name, as `uname -m` prints it.
     architecture: Option<String>,
     /// A part of the name of a GPU.
@@ -33,7 +31,7 @@ struct Advisory {
     driver: Range<u32>,
     /// The newest release of CUDA that the driver supports.
     #[serde(default)]
-    driver_cuda: Range<Parsed<Cuda>>,
+    driver_cuda: Range<Text<Cuda>>,
     /// Variables that have these values.
     #[serde(default)]
     setting: BTreeMap<String, String>,
@@ -58,10 +56,10 @@ struct Advisory {
     source: String,
     /// A release that has it.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
-    bad: Parsed<Version>,
+    bad: Text<Version>,
     /// A release that has it not, if there is one.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
-    good: Option<Parsed<Version>>,
+    good: Option<Text<Version>>,
 }
 
 /// From the first, and before the second; without either, from the oldest or up to the newest.
@@ -90,30 +88,15 @@ impl<T: PartialOrd> Range<T> {
     }
 }
 
-/// A value that the file has as a text.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct Parsed<T>(T);
-
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
 fn series(driver: &Driver) -> Option<u32> {
     driver.module.as_ref()?.split('.').next()?.parse().ok()
-}
-
-fn cuda(driver: &Driver) -> Option<Parsed<Cuda>> {
-    driver.cuda.as_ref()?.parse().ok().map(Parsed)
 }
 
 /// Returns what conditions ask for, and is not known.
 fn unknown(driver: &Driver) -> Vec<&'static str> {
     let facts = [
         ("the driver's version", series(driver).is_none()),
-        ("the driver's CUDA", cuda(driver).is_none()),
+        ("the driver's CUDA", driver.cuda.is_none()),
         ("the names of the GPUs", driver.models.is_empty()),
     ];
     facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
@@ -127,11 +110,11 @@ impl Advisory {
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
         let is_below = |size| system.shared_memory.size.is_some_and(|found| found < size);
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        or(self.releases.has(Some(Parsed(release))))
+        or(self.releases.has(Some(Text(release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
             && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
             && or(self.driver.has(series(driver)))
-            && or(self.driver_cuda.has(cuda(driver)))
+            && or(self.driver_cuda.has(driver.cuda))
             && self.setting.iter().all(has)
             && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
             && !self.unless_setting.iter().any(has)

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cuda_common::finding::REPORT;
 use libnccl::Nccl;
-use libnccl::internal::environment::variables;
 use libnccl_observe::variables::RECORDER;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -24,6 +23,7 @@ use super::library::{NOT_STARTED, Search};
 use super::probe::{Call, FORCED, Probe, is_forced};
 use crate::nccl_file::NcclFile;
 use crate::run::THIS_PROGRAM;
+use crate::system::environment;
 use crate::{gpu, library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
@@ -167,9 +167,7 @@ impl Answers {
 pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     output::keep_libraries_out()?;
-    let environment =
-        || variables().map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()));
-    let before: BTreeMap<_, _> = environment().map(|[name, value]| (name, value)).collect();
+    let before = environment();
     let mut out = output::stdout();
     let mut print =
         |answers: &Answers| -> Result<()> { Ok(writeln!(out, "{}", serde_json::to_string(answers)?)?) };
@@ -182,8 +180,8 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     print(&answers)?;
     let Some(nccl) = nccl else { return Ok(ExitCode::SUCCESS) };
     let id = nccl.unique_id();
-    let added = environment().map(|[name, value]| (name, value));
-    let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
+    let mut added = environment();
+    added.retain(|name, _| !before.contains_key(name));
     answers.probe.call = Some(Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),
@@ -244,39 +242,5 @@ fn open_plugin(name: &str, prefix: &str) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
-
-    use super::{Answers, wait};
-
-    fn answers(script: &str, limit: u64) -> Answers {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        wait(shell.spawn().unwrap(), Duration::from_secs(limit))
-    }
-
-    const CALL: &str = r#"'{"probe":{"call":{"added":{},"parameters":{},"problem":"none"}}}'"#;
-
-    #[test]
-    fn child_that_hangs_or_dies_is_a_failure_with_a_reason() {
-        let start = Instant::now();
-        let late = Some("it took more than 1 s, and was killed");
-        let hung = answers(&format!("echo {CALL}; sleep 60 & sleep 60"), 1);
-        assert!(hung.probe.failure.as_deref() == late && hung.probe.call.is_some());
-        assert_eq!(answers("exec >&- 2>&-; sleep 60", 1).probe.failure.as_deref(), late);
-        // A process that the child leaves behind does not matter, inside of its group or not.
-        let noise = "while sleep 0.01; do echo x >&2 || exit; done";
-        for left in ["sleep 60".to_owned(), format!("({noise})"), format!("setsid sh -c '{noise}'")] {
-            let left = answers(&format!("{left} & echo {CALL}"), 50);
-            assert!(left.probe.failure.is_none() && left.probe.call.is_some(), "{left:?}");
-        }
-        let killed = answers(&format!("echo {CALL}; kill -9 $$"), 30);
-        assert_eq!(killed.probe.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
-        assert_eq!(killed.probe.call.unwrap().problem.as_deref(), Some("none"));
-        let garbage = answers("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
-        assert!(garbage.probe.call.is_none());
-        assert!(start.elapsed() < Duration::from_secs(30));
-    }
-}
+#[path = "../../tests/unit/doctor_child.rs"]
+mod tests;

@@ -29,6 +29,11 @@ struct Copy {
 }
 
 impl Copy {
+    fn of(system: &System, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { file: NcclFile::read(&system.place(&path)).unwrap_or_default(), path }
+    }
+
     fn text(&self) -> String {
         let version = match self.file.version {
             Some(version) => version.to_string(),
@@ -71,7 +76,7 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
     // One in the program has no file of its own, beside which others were a mistake.
     let loaded = library.filter(|library| library.path.is_some());
-    let loaded = loaded.and_then(|library| library.file.version.or(library.version.parse().ok()));
+    let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
     for copy in &copies {
         let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
         let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);
@@ -222,8 +227,7 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     let path = folder.join(IN_PACKAGES);
     let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
     let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
-    let file = NcclFile::read(&system.place(&path)).unwrap_or_default();
-    let copy = Copy { path, file };
+    let copy = Copy::of(system, path);
     if owners.len() > 1 {
         let names: Vec<_> = owners.iter().map(Package::text).collect();
         let writer = owners.iter().find(|owner| owner.size == Some(metadata.len()));
@@ -294,20 +298,9 @@ fn in_processes(system: &System) -> Vec<Finding> {
     }
     let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
         let noun = if processes.len() == 1 { "process" } else { "processes" };
-        let copies_with_release: Vec<_> = copies
-            .iter()
-            .map(|path| {
-                Copy { path: path.into(), file: NcclFile::read(&system.place(path)).unwrap_or_default() }
-                    .text()
-            })
-            .collect();
+        let copies: Vec<_> = copies.into_iter().map(|path| Copy::of(system, path).text()).collect();
         Finding::warning(
-            format!(
-                "{} copies in {noun} {}: {}",
-                copies.len(),
-                processes.join(", "),
-                copies_with_release.join(", ")
-            ),
+            format!("{} copies in {noun} {}: {}", copies.len(), processes.join(", "), copies.join(", ")),
             "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
         )
     };

@@ -50,8 +50,7 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
     findings
 }
 
-/// Judges the files through which processes reach the driver, and of which a container may lack some. If CUDA sees GPUs, it
-/// has what it needs.
+/// Checks the files through which processes reach the driver: a container may lack some, unless CUDA sees GPUs.
 fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
     if driver.module.is_none() || driver.stand_in.is_some() || driver.problem.is_none() {
         return Vec::new();

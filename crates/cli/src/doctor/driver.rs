@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::Finding;
+use super::finding::{Finding, Text};
 use super::library::{Library, NOT_STARTED};
 use crate::gpu;
 use crate::nccl_file::Cuda;
@@ -21,7 +21,7 @@ pub(crate) struct Driver {
     pub(crate) gpus: usize,
     pub(crate) problem: Option<String>,
     /// The newest release of CUDA that the driver supports.
-    pub(crate) cuda: Option<String>,
+    pub(crate) cuda: Option<Text<Cuda>>,
     pub(crate) module: Option<String>,
     /// The names of the GPUs of the machine, whether this process sees them or not.
     pub(crate) models: Vec<String>,
@@ -34,7 +34,7 @@ impl Driver {
     pub(super) fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = gpu::newest_cuda().map(|cuda| cuda.to_string());
+        let cuda = gpu::newest_cuda().map(Text);
         let library = gpu::DRIVER.into();
         Self { library, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, ..Self::default() }
     }
@@ -51,8 +51,7 @@ impl Driver {
     pub(crate) fn findings(&self, system: &System, library: Option<&Library>) -> Vec<Finding> {
         let mut findings = vec![self.state(system, library)];
         let built = library.and_then(|library| library.file.cuda);
-        let newest = self.cuda.as_ref().and_then(|cuda| cuda.parse::<Cuda>().ok());
-        if let (Some(built), Some(newest)) = (built, newest)
+        if let (Some(built), Some(Text(newest))) = (built, self.cuda)
             && built.major > newest.major
         {
             findings.push(Finding::problem(
@@ -73,8 +72,8 @@ impl Driver {
             None => (name.clone(), "GPUs"),
         };
         let Some(problem) = problem else {
-            let cuda = cuda.as_ref().filter(|_| stand_in.is_none());
-            let cuda = cuda.map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
+            let cuda = cuda.filter(|_| stand_in.is_none());
+            let cuda = cuda.map(|Text(cuda)| format!(", CUDA {cuda}")).unwrap_or_default();
             let module =
                 module.as_ref().map(|module| format!(", kernel module {module}")).unwrap_or_default();
             return Finding::ok(format!("{name}, {devices}: {gpus}{cuda}{module}"));

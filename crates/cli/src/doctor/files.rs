@@ -18,7 +18,7 @@ pub(super) fn findings(
         let unread: Vec<_> = unread.collect();
         findings.extend(of_file(file, &unread));
         let Some(library) = library.filter(|_| !unread.is_empty()) else { continue };
-        let (path, version) = (file.path.display(), &library.version);
+        let (path, version) = (file.path.display(), library.version.0);
         let text = format!("{path}: NCCL {version} does not read {} from it", unread.join(", "));
         findings.push(match library.file.is_cpu_backend {
             true => Finding::ok(text + ", as the CPU backend reads no files"),
@@ -40,12 +40,11 @@ pub(super) fn findings(
 fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
-        let unreadable = || {
-            let text = format!("{path}: this user cannot read it, so NCCL takes nothing from it");
-            Finding::warning(text, "make it readable, or remove it")
-        };
         return match file {
-            ConfigurationFile { exists: true, .. } => vec![unreadable()],
+            ConfigurationFile { exists: true, .. } => vec![Finding::warning(
+                format!("{path}: this user cannot read it, so NCCL takes nothing from it"),
+                "make it readable, or remove it",
+            )],
             ConfigurationFile { is_named: true, .. } => vec![missing(&path.to_string())],
             _ => Vec::new(),
         };
@@ -53,7 +52,7 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut effective = Vec::new();
     for line in lines {
-        let (name, value) = match line {
+        let (name, value, overridden_by) = match line {
             Line::Ignored(text) => {
                 findings.push(Finding::warning(
                     format!("{path}: NCCL ignores the line {text:?}, which has no ="),
@@ -61,13 +60,13 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
                 ));
                 continue;
             }
-            Line::Set { name, value, .. } => (name, value),
+            Line::Set { name, value, overridden_by } => (name, value, overridden_by),
         };
-        match line {
-            Line::Set { overridden_by: Some(origin), .. } => findings
+        match overridden_by {
+            Some(origin) => findings
                 .push(Finding::ok(format!("{path}: {name} has no effect; its value is from {origin}"))),
-            _ if unread.contains(&name.as_str()) => {}
-            _ => effective.push(format!("{name}={value}")),
+            None if unread.contains(&name.as_str()) => {}
+            None => effective.push(format!("{name}={value}")),
         }
         let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
         for part in of_name.into_iter().chain(taken_literally(value)) {

@@ -1,12 +1,14 @@
 //! The doctor's findings, with advice.
 
-use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The consequence of a finding for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
-    /// No consequence.
     Ok,
     /// It may be slower than it could be, or fail under some conditions.
     Warning,
@@ -38,10 +40,31 @@ impl Finding {
     pub(crate) fn problem(text: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { level: Level::Problem, ..Self::warning(text, advice) }
     }
+
+    pub(crate) fn warning_if(is_bad: bool, text: impl Into<String>, advice: impl Into<String>) -> Self {
+        if is_bad { Self::warning(text, advice) } else { Self::ok(text) }
+    }
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Section {
     pub(crate) name: &'static str,
     pub(crate) findings: Vec<Finding>,
+}
+
+/// A value that JSON has as a text.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(crate) struct Text<T>(pub(crate) T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
 }

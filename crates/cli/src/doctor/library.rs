@@ -10,10 +10,10 @@ use libnccl::{Backend, Nccl, Version};
 use libnccl_observe::library_file::Identity;
 use serde::{Deserialize, Serialize};
 
-use super::finding::Finding;
+use super::finding::{Finding, Text};
 use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
-use crate::nccl_file::NcclFile;
+use crate::nccl_file::{Cuda, NcclFile};
 
 const NOT_FOUND: &str = "no NCCL library could be loaded";
 /// The advice if the process that loads libraries could not be started.
@@ -39,14 +39,14 @@ pub(super) enum Named {
 }
 
 /// The loaded library. The names of the fields are those of the JSON.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
     /// The rule of the search that led to the library.
     pub(crate) source: String,
-    pub(crate) version: String,
+    pub(crate) version: Text<Version>,
     /// The release of CUDA that it was compiled with.
-    pub(crate) cuda: Option<String>,
+    pub(crate) cuda: Option<Text<Cuda>>,
     /// The memory that its communicators work on: `device` or `host`.
     pub(crate) memory: String,
     #[serde(flatten)]
@@ -73,7 +73,7 @@ pub(crate) struct Tried {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) name: String,
-    pub(crate) since: String,
+    pub(crate) since: Text<Version>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -109,21 +109,18 @@ impl Search {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
 
-    /// Adds the outcome of the process in which the library was used.
     pub(super) fn with(mut self, probe: Probe) -> Self {
         self.library = self.library.map(|library| library.with(probe));
         self
     }
 
     pub(crate) fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
+        let finding = if self.library.is_some() { Finding::warning } else { Finding::problem };
         let broken = self.tried.iter().filter(|_| self.named.is_none()).filter_map(Tried::broken);
+        let broken = broken.map(|(text, advice)| finding(text, advice));
         match &self.library {
-            Some(library) => {
-                let broken = broken.map(|(text, advice)| Finding::warning(text, advice));
-                library.findings(needs).into_iter().chain(broken).collect()
-            }
+            Some(library) => library.findings(needs).into_iter().chain(broken).collect(),
             None => {
-                let broken = broken.map(|(text, advice)| Finding::problem(text, advice));
                 let none =
                     || Finding::problem(self.error.clone().unwrap_or_default(), self.way_to_a_library());
                 broken.chain([self.unfinished.clone().unwrap_or_else(none)]).collect()
@@ -174,33 +171,32 @@ impl Library {
         };
         let missing = nccl.functions().filter(|function| !function.present);
         let missing =
-            missing.map(|function| Missing { name: function.name.into(), since: function.since.to_string() });
+            missing.map(|function| Missing { name: function.name.into(), since: Text(function.since) });
         Self {
             path,
             source: source.into(),
-            version: nccl.version().to_string(),
+            version: Text(nccl.version()),
+            cuda: None,
             memory: nccl.memory_space().to_string(),
+            identity: Identity::default(),
+            unique_id: Check::default(),
+            log: vec![],
             missing_functions: missing.collect(),
             other_loaded_libraries: nccl.other_loaded_libraries(),
-            ..Self::default()
+            file: NcclFile::default(),
+            probe: Probe::default(),
         }
     }
 
     /// Adds what its file says, and the outcome of its use.
-    fn with(self, probe: Probe) -> Self {
-        let file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
-        let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
+    fn with(mut self, probe: Probe) -> Self {
+        self.file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
+        (self.cuda, self.identity) = (self.file.cuda.map(Text), self.file.identity.clone());
         // The unique id of the CPU backend has another content.
-        let has_address = self.memory == MemorySpace::Device.to_string() && !file.is_cpu_backend;
-        Self {
-            cuda: file.cuda.map(|cuda| cuda.to_string()),
-            identity: file.identity.clone(),
-            unique_id: Check::new(&probe, has_address),
-            log: lines.map(str::to_owned).collect(),
-            file,
-            probe,
-            ..self
-        }
+        self.unique_id = Check::new(&probe, self.needs_network());
+        let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
+        self.log = lines.map(str::to_owned).collect();
+        Self { probe, ..self }
     }
 
     /// Returns whether it needs NVIDIA's driver. AMD's library needs another.
@@ -215,12 +211,13 @@ impl Library {
     }
 
     fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
-        let Self { path, source, version, cuda, memory, unique_id, missing_functions, .. } = self;
+        let Self { path, source, cuda, memory, unique_id, missing_functions, .. } = self;
+        let version = self.version.0;
         let place = match path {
             Some(path) => format!("{} ({source})", path.display()),
             None => source.clone(),
         };
-        let cuda = cuda.as_ref().map(|cuda| format!(", compiled with CUDA {cuda}")).unwrap_or_default();
+        let cuda = cuda.map(|Text(cuda)| format!(", compiled with CUDA {cuda}")).unwrap_or_default();
         let about =
             format!("NCCL {version}{cuda}, for {memory} memory; this program knows NCCL {}", Version::HEADER);
         let mut findings = vec![Finding::ok(place), Finding::ok(about)];
@@ -245,27 +242,22 @@ impl Library {
                 "unset the variables that name plugins, one at a time",
             ));
         }
-        let release: Option<Version> = version.parse().ok();
-        if let (Some(release), Some(needs)) = (release, needs) {
-            findings.push(if release < needs {
+        if let Some(needs) = needs {
+            findings.push(if version < needs {
                 Finding::problem(
-                    format!("NCCL {release} is older than {needs}, which --needs requires"),
+                    format!("NCCL {version} is older than {needs}, which --needs requires"),
                     format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file"),
                 )
             } else {
-                Finding::ok(format!("NCCL {release} is not older than {needs}, which --needs requires"))
+                Finding::ok(format!("NCCL {version} is not older than {needs}, which --needs requires"))
             });
         }
-        let is_of = |missing: &&Missing, release: Option<Version>| {
-            release
-                .is_some_and(|release| missing.since.parse::<Version>().is_ok_and(|since| since <= release))
-        };
         let (own, newer): (Vec<_>, Vec<_>) =
-            missing_functions.iter().partition(|missing| is_of(missing, release));
+            missing_functions.iter().partition(|missing| missing.since.0 <= version);
         if !own.is_empty() {
             let text = format!("the library says that it is NCCL {version}, and lacks {}", of_releases(&own));
             let advice = format!("install NCCL {version} or newer as NVIDIA builds it");
-            let is_needed = own.iter().any(|missing| is_of(missing, needs));
+            let is_needed = own.iter().any(|missing| needs.is_some_and(|needs| missing.since.0 <= needs));
             let finding = if is_needed { Finding::problem } else { Finding::warning };
             findings.push(finding(text, advice));
         }
@@ -278,7 +270,7 @@ impl Library {
 
 /// Returns the number and the names of functions, with the oldest release of one.
 fn of_releases(missing: &[&Missing]) -> String {
-    let since = missing.iter().filter_map(|missing| missing.since.parse::<Version>().ok()).min();
+    let since = missing.iter().map(|missing| missing.since.0).min();
     let since = since.map(|since| format!(" of NCCL {since} or later")).unwrap_or_default();
     let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
     let noun = if names.len() == 1 { "function" } else { "functions" };

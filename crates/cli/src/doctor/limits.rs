@@ -98,11 +98,8 @@ fn open_files(system: &System) -> Finding {
     let Rlimit { current, maximum } = system.open_files;
     let shown = |limit: Option<u64>| limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string());
     let text = format!("open files: {}, and {} at most", shown(current), shown(maximum));
-    if maximum.is_none_or(|maximum| maximum >= FEW_FILES) {
-        return Finding::ok(text);
-    }
     let advice = "raise the hard limit, to which NCCL raises its own: `ulimit -Hn 65536`, or LimitNOFILE of the service";
-    Finding::warning(text, advice)
+    Finding::warning_if(maximum.is_some_and(|maximum| maximum < FEW_FILES), text, advice)
 }
 
 /// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
@@ -125,10 +122,8 @@ fn threads(system: &System) -> Option<Finding> {
     let text = format!("threads of the control group: {shown} of {limit}");
     Some(if limit.saturating_sub(used.unwrap_or(0)) < FEW_THREADS {
         Finding::warning(text, "raise the limit: TasksMax of the service, or `--pids-limit` of the container")
-    } else if used.is_none() {
-        Finding::warning(text, "look at pids.current of the group")
     } else {
-        Finding::ok(text)
+        Finding::warning_if(used.is_none(), text, "look at pids.current of the group")
     })
 }
 
@@ -136,11 +131,8 @@ fn memory(system: &System) -> Option<Finding> {
     let (limit, used) = limit_of_group(system, "memory", &MEMORY_LIMITS, &MEMORY_USES)?;
     let used = used.map_or_else(|| "an unknown part".into(), in_mib);
     let text = format!("memory of the control group: {used} of {}", in_mib(limit));
-    Some(if limit < LITTLE_MEMORY {
-        Finding::warning(text, "give the job more memory: each rank needs some hundred MiB on the host")
-    } else {
-        Finding::ok(text)
-    })
+    let advice = "give the job more memory: each rank needs some hundred MiB on the host";
+    Some(Finding::warning_if(limit < LITTLE_MEMORY, text, advice))
 }
 
 fn processors(system: &System) -> Option<Finding> {
@@ -150,12 +142,6 @@ fn processors(system: &System) -> Option<Finding> {
         Some((quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?))
     })?;
     let text = format!("processors of the control group: {:.1}", quota / period);
-    Some(if quota < period {
-        Finding::warning(
-            text,
-            "give the job one processor for each rank at least: NCCL's threads drive the network",
-        )
-    } else {
-        Finding::ok(text)
-    })
+    let advice = "give the job one processor for each rank at least: NCCL's threads drive the network";
+    Some(Finding::warning_if(quota < period, text, advice))
 }

@@ -86,7 +86,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The inputs of the sections.
 #[derive(Debug)]
 struct Examined<'a> {
     system: &'a System,
@@ -98,15 +97,15 @@ struct Examined<'a> {
 
 fn examine(system: &System, search: Search, driver: Driver, needs: Option<Version>) -> Report {
     let library = search.library.as_ref();
-    let found: Option<Version> = library.and_then(|library| library.version.parse().ok());
     let mut settings = Settings::of(system);
     let call = library.and_then(|library| library.probe.call.as_ref());
     let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
     let examined = Examined { system, settings: &settings, driver: &driver, library, known: &known };
-    let has_advisories = library.is_some_and(Library::needs_driver) && !known.is_cpu;
-    let advisories = found.filter(|_| has_advisories).map(|release| advisories::findings(&examined, release));
+    let library_with_advisories = library.filter(|library| library.needs_driver() && !known.is_cpu);
+    let advisories =
+        library_with_advisories.map(|library| advisories::findings(&examined, library.version.0));
     let sections = [
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
@@ -158,15 +157,6 @@ impl Report {
         Self { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
     }
 
-    fn count(&self, level: Level) -> usize {
-        self.sections
-            .iter()
-            .flat_map(|section| &section.findings)
-            .filter(|finding| finding.level == level)
-            .count()
-    }
-
-    /// Prints the sections, with what to do below each finding, and a summary.
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let bold = Style::new().bold();
         for (index, Section { name, findings }) in self.sections.iter().enumerate() {
@@ -189,14 +179,13 @@ impl Report {
             false if self.driver.is_unasked => "it is not known whether a job would start here",
             false => "a job would not start here, or not end well",
         };
-        let number =
-            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-        let problems = number(self.count(Level::Problem), "problem");
-        writeln!(
-            out,
-            "{bold}{problems}, {}: {summary}{bold:#}",
-            number(self.count(Level::Warning), "warning")
-        )
+        let found = || self.sections.iter().flat_map(|section| &section.findings);
+        let number = |level, noun: &str| {
+            let count = found().filter(|finding| finding.level == level).count();
+            format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+        };
+        let [problems, warnings] = [number(Level::Problem, "problem"), number(Level::Warning, "warning")];
+        writeln!(out, "{bold}{problems}, {warnings}: {summary}{bold:#}")
     }
 }
 

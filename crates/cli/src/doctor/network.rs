@@ -23,7 +23,6 @@ fn active_ports(system: &System) -> Vec<(String, u32)> {
     ports.collect()
 }
 
-/// Returns whether NCCL may use RDMA here.
 pub(super) fn has_rdma(system: &System, settings: &Settings) -> bool {
     !settings.is_on("NCCL_IB_DISABLE") && !active_ports(system).is_empty()
 }
@@ -149,7 +148,6 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
     ))
 }
 
-/// Compares the port in the unique id with the one in `NCCL_COMM_ID`.
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
     let value = settings.value(COMM_ID)?;
     let finding = if port == 0 { Finding::problem } else { Finding::warning };

@@ -21,7 +21,6 @@ const FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// Integers among the variables that have no default in the table.
 const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
 
-/// The ranges of integers that have one.
 const RANGES: [(&str, i64, i64); 18] = [
     ("NCCL_P2P_DISABLE", 0, 1),
     ("NCCL_NVLS_ENABLE", 0, 2),
@@ -43,7 +42,6 @@ const RANGES: [(&str, i64, i64); 18] = [
     ("NCCL_LL128_BUFFSIZE", 1 << 12, 1 << 30),
 ];
 
-/// The defaults of the newest version.
 static DEFAULTS: LazyLock<BTreeMap<String, Option<String>>> =
     LazyLock::new(|| Newest::read().map(|newest| newest.defaults).unwrap_or_default());
 

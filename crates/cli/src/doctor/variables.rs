@@ -108,14 +108,13 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
         return None;
     }
     let text = format!("{}: the library does not know this variable, and ignores it", settings.text(name));
-    match nearest(name, known) {
-        // Names in lower case are NCCL's only if they are the same otherwise.
-        nearest
-            if name.starts_with(|first: char| first.is_lowercase())
-                && nearest != Some(&name.to_ascii_uppercase()) =>
-        {
-            None
-        }
+    let nearest = nearest(name, known);
+    let is_lowercase = name.starts_with(|first: char| first.is_lowercase());
+    // Names in lower case are NCCL's only if they are the same otherwise.
+    if is_lowercase && nearest != Some(&name.to_ascii_uppercase()) {
+        return None;
+    }
+    match nearest {
         Some(nearest) => {
             Some(Finding::warning(text, format!("write {nearest}, if that is meant, or remove it")))
         }

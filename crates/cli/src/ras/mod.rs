@@ -77,7 +77,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     valid.ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
-/// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
 
 /// The time between two reports, and that in which they are taken: ranks of a sound job are apart for moments, and only
@@ -88,7 +87,6 @@ const SAMPLING: Duration = Duration::from_millis(900);
 /// The time between two reports at most, also if they take long.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Verdicts that are printed at most, unless all are asked for.
 const MAX_VERDICTS: usize = 32;
 
 pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
@@ -247,7 +245,6 @@ fn print(
     Ok(())
 }
 
-/// Writes the communicators of a report, a line for each.
 fn write_table(out: &mut impl Write, report: &Report) -> io::Result<()> {
     if report.communicators.is_empty() {
         return writeln!(out, "the processes that answered have no communicator");
@@ -286,13 +283,10 @@ fn launched(communicator: &ReportedCommunicator) -> String {
         return "unknown".into();
     }
     let used = ranges.into_iter().filter(|(_, (_, most))| *most > 0);
-    let ranges: Vec<String> = used
-        .map(
-            |(name, (least, most))| {
-                if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
-            },
-        )
-        .collect();
+    let text = |(name, (least, most)): (&str, (u64, u64))| {
+        if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
+    };
+    let ranges: Vec<String> = used.map(text).collect();
     if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
 }
 
@@ -331,7 +325,6 @@ fn as_json(last: &Report, verdicts: &[Verdict], reports: usize, elapsed: Duratio
     }))
 }
 
-/// Prints events until no process of the job is left.
 fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
     let mut has_begun = false;
     loop {
@@ -359,31 +352,5 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use libnccl_observe::ras::Report;
-
-    use super::{has_findings, interval};
-
-    #[test]
-    fn interval_is_three_times_that_of_a_report_within_limits() {
-        let mut report = Report::parse(br#"{ "nccl_version": "2.30.7", "communicators": [] }"#).unwrap();
-        for (seconds, milliseconds) in
-            [(0.001, 100), (0.1, 300), (5.0, 1000), (-1.0, 100), (f64::NAN, 100), (f64::MAX, 100)]
-        {
-            report.ras.collection_time_sec = Some(seconds);
-            assert_eq!(interval(&report), Duration::from_millis(milliseconds), "{seconds}");
-        }
-    }
-
-    #[test]
-    fn report_as_text_has_findings_if_a_section_is_not_empty() {
-        let report = |errors: &str, warnings: &str| {
-            format!("Job summary\n\nErrors\n======\n\n{errors}Warnings\n========\n\n{warnings}")
-        };
-        assert!(!has_findings(&report("", "")));
-        assert!(has_findings(&report("DEAD\n  1 job process\n\n", "")));
-        assert!(has_findings(&report("", "#0-0 (abcdef0012345678) MISMATCH\n")));
-    }
-}
+#[path = "../../tests/unit/ras.rs"]
+mod tests;

@@ -26,33 +26,25 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         out.sample("nccl_ras_missing_ranks", &names(one), one.unanswered());
     }
     out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
-    for one in &communicators {
-        for rank in &one.ranks {
-            for (collective, count) in &rank.collective_counts {
-                let (number, pid, device) =
-                    (rank.rank.to_string(), rank.pid.to_string(), rank.cuda_dev.to_string());
-                let [hash, secondary] = names(one);
-                let labels = [
-                    hash,
-                    secondary,
-                    ("rank", &*number),
-                    ("host", &*rank.host),
-                    ("pid", &*pid),
-                    ("device", &*device),
-                    ("collective", &**collective),
-                ];
-                out.sample("nccl_ras_collectives_total", &labels, count);
-            }
+    let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
+    for ([hash, secondary], rank) in ranks() {
+        for (collective, count) in &rank.collective_counts {
+            let labels: [Label<'_>; 7] = [
+                hash,
+                secondary,
+                ("rank", &rank.rank),
+                ("host", &rank.host),
+                ("pid", &rank.pid),
+                ("device", &rank.cuda_dev),
+                ("collective", collective),
+            ];
+            out.sample("nccl_ras_collectives_total", &labels, count);
         }
     }
     out.family("nccl_ras_async_error", "gauge", "Asynchronous error of a rank, a ncclResult_t");
-    for one in &communicators {
-        for rank in &one.ranks {
-            let [hash, secondary] = names(one);
-            let labels = [hash, secondary, ("rank", &*rank.rank.to_string())];
-            if let Some(status) = &rank.status {
-                out.sample("nccl_ras_async_error", &labels, status.async_error);
-            }
+    for ([hash, secondary], rank) in ranks() {
+        if let Some(status) = &rank.status {
+            out.sample("nccl_ras_async_error", &[hash, secondary, ("rank", &rank.rank)], status.async_error);
         }
     }
     out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
@@ -79,7 +71,9 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     out.text
 }
 
-fn names(communicator: &ReportedCommunicator) -> [(&str, &str); 2] {
+type Label<'a> = (&'a str, &'a dyn Display);
+
+fn names(communicator: &ReportedCommunicator) -> [Label<'_>; 2] {
     [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
 }
 
@@ -96,9 +90,9 @@ impl Metrics {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    fn sample(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
         let labels: Vec<String> =
-            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(text))).collect();
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         // Of an entry that a report has twice, the first: Prometheus refuses the file otherwise.
         if self.known.insert(format!("{name}{labels}")) {
@@ -113,50 +107,5 @@ fn escape(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use libnccl_observe::ras::{Report, verdicts};
-
-    use super::metrics;
-
-    #[test]
-    fn metrics_have_a_type_and_escaped_labels() {
-        let json = br#"{ "nccl_version": "2.30.7 \"x\"", "communicators": [ { "hash": "0xab", "secondary_hash": "0x1:0x2",
-            "size": 2, "ranks": [ { "rank": 0, "host": "10.0.0.1\u001b", "pid": 7, "cuda_dev": 3,
-            "collective_counts": { "AllReduce": 5 } } ],
-            "missing_ranks": [ { "rank": 1, "status": { "unresponsive": true, "considered_dead": true } } ] } ] }"#;
-        let report = Report::parse(json).unwrap();
-        let metrics = metrics(&report, &verdicts(std::slice::from_ref(&report)));
-        for line in [
-            "nccl_ras_communicators{version=\"2.30.7 \\\"x\\\"\"} 1",
-            "nccl_ras_missing_ranks{communicator=\"0xab\",secondary=\"0x1:0x2\"} 1",
-            "# TYPE nccl_ras_collectives_total counter",
-            "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\\\\u001b\",pid=\"7\",\
-             device=\"3\",collective=\"AllReduce\"} 5",
-            "nccl_ras_verdicts{verdict=\"dead\"} 1",
-            // A rank that is dead, one without a state, and time-outs of which nothing is said.
-            "nccl_ras_problems 3",
-        ] {
-            assert!(metrics.lines().any(|printed| printed == line), "{line}\n{metrics}");
-        }
-    }
-
-    #[test]
-    fn what_a_report_does_not_say_has_no_sample_and_what_it_says_twice_has_one() {
-        let rank = r#"{ "rank": 0, "host": "h", "collective_counts": { "AllReduce": 5 } }"#;
-        let communicator = format!(r#"{{ "hash": "0xab", "size": 3, "ranks": [ {rank}, {rank} ] }}"#);
-        let json =
-            format!(r#"{{ "nccl_version": "2.30.7", "communicators": [ {communicator}, {communicator} ] }}"#);
-        let report = Report::parse(json.as_bytes()).unwrap();
-        let metrics = metrics(&report, &verdicts(std::slice::from_ref(&report)));
-        for (start, count) in [
-            ("nccl_ras_collectives_total{", 1),
-            ("nccl_ras_missing_ranks{communicator=\"0xab\",secondary=\"\"} 2", 1),
-            ("nccl_ras_async_error{", 0),
-            ("nccl_ras_collection_seconds ", 0),
-            ("nccl_ras_collection_timeouts ", 0),
-        ] {
-            let samples = metrics.lines().filter(|line| line.starts_with(start)).count();
-            assert_eq!(samples, count, "{start}\n{metrics}");
-        }
-    }
-}
+#[path = "../../tests/unit/prometheus.rs"]
+mod tests;

@@ -10,7 +10,6 @@ pub(super) const NAMED: usize = 32;
 /// A place where the ranks of a communicator diverged.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
-    /// The id of the communicator.
     pub(super) communicator: String,
     pub(super) kind: Kind,
     /// The ranks that are to blame; of those without a recording the first [`NAMED`].
@@ -22,7 +21,6 @@ pub(super) struct Finding {
     pub(super) problem: String,
     /// The calls of the ranks at this place, of those that have one.
     pub(super) calls: Vec<Call>,
-    /// The last collective that all ranks called alike.
     pub(super) last_agreement: Option<Agreement>,
 }
 

@@ -170,7 +170,6 @@ fn is_recording(file: &Path, prefix: &OsStr) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
-/// Returns the value of a variable in `/proc/PID/environ`.
 fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries

@@ -165,7 +165,6 @@ fn compare(jobs: &[Job]) -> Vec<Finding> {
     findings
 }
 
-/// Returns that the ranks use NCCL libraries with different contents.
 fn different_libraries(job: &Job) -> Option<String> {
     let mut users: BTreeMap<_, (Vec<usize>, &LibraryFile)> = BTreeMap::new();
     for (rank, recorded) in &job.ranks {

@@ -185,7 +185,6 @@ pub(super) fn read(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Recording
 }
 
 impl Recordings {
-    /// Leaves out a file, unless it `is_named`.
     fn leave_out(&mut self, error: Error, is_named: bool, may_be_of_the_job: bool) -> Result<()> {
         if is_named {
             return Err(error);

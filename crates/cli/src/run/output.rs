@@ -63,8 +63,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Prepares the output of `rank`, of so many, and its file in the folder `log`. `colors` has the names of the streams with
-    /// colors.
+    /// `log` is the directory of the ranks' files, and `colors` has the names of the streams with colors.
     pub(super) fn new(
         stream: Stream,
         rank: usize,

@@ -35,7 +35,6 @@ pub(super) fn rank() -> String {
 /// The file of this program, whatever has become of its name: a build may have replaced it.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Returns the command that starts this program again, with its name and arguments.
 pub(crate) fn this_program() -> Result<Command> {
     let mut arguments = env::args_os();
     let mut command = Command::new(THIS_PROGRAM);

@@ -227,7 +227,6 @@ const LIBRARY: &str = "libnccl.so.2";
 /// CUDA's runtime libraries, which the directory may have. A program uses the one that it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
-/// Returns the variables by which a program uses the CPU backend.
 fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'static str, OsString)>> {
     let directories = cpu_directories(given, program)?;
     let files = |name: &'static str| directories.iter().map(move |directory| directory.join(name));

@@ -3,7 +3,7 @@ use std::fs;
 
 use libnccl::Version;
 
-use super::{ALL, Advisory};
+use super::{ALL, Advisory, Cuda, Text};
 use crate::doctor::Examined;
 use crate::doctor::driver::Driver;
 use crate::settings::Settings;
@@ -21,8 +21,8 @@ fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
         driver.models.extend(advisory.gpu.clone());
         let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
         driver.module = series.map(|series| format!("{series}.10"));
-        let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
-        driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
+        let before = advisory.driver_cuda.before.map(|_| Text(Cuda { major: 11, minor: 0 }));
+        driver.cuda = advisory.driver_cuda.from.or(before);
         let files = [
             (advisory.path.as_deref(), ""),
             (advisory.container.then_some("/.dockerenv"), ""),

@@ -5,15 +5,17 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use libnccl::Version;
+use libnccl_observe::library_file::Identity;
 use rustix::process::Rlimit;
 
 use super::driver::Driver;
-use super::finding::{Finding, Level};
+use super::finding::{Finding, Level, Text};
 use super::library::{Check, Library, Search};
 use super::probe::{Call, Probe};
 use super::{Report, examine};
-use crate::nccl_file::NcclFile;
 use crate::nccl_file::tests::write_library;
+use crate::nccl_file::{Cuda, NcclFile};
 use crate::system::{Interface, SharedMemory, System};
 
 const SITE: &str = "/usr/local/lib/python3.12/site-packages";
@@ -22,6 +24,23 @@ const VARIABLES: &str = "NCCL_DEBUG\0NCCL_SOCKET_IFNAME\0NCCL_IB_HCA\0NCCL_IB_DI
     NCCL_RAS_ADDR\0NCCL_COMM_ID\0NCCL_SOCKET_FAMILY\0NCCL_MNNVL_ENABLE\0NCCL_IB_TIMEOUT\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0\
     NCCL_DEBUG_FILE\0NCCL_P2P_LEVEL\0NCCL_BUFFSIZE\0NCCL_NTHREADS\0NCCL_WORK_FIFO_BYTES\0NCCL_LAUNCH_MODE\0NCCL_HOSTID\0NCCL_GRAPH_FILE\0\
     NCCL_NET\0NCCL_NET_PLUGIN\0NCCL_TUNER_PLUGIN\0NCCL_MIN_NCHANNELS\0NCCL_MAX_NCHANNELS\0";
+
+fn library(path: Option<&str>, version: Version, memory: &str, file: NcclFile) -> Library {
+    Library {
+        path: path.map(Into::into),
+        source: "system's Python packages".into(),
+        version: Text(version),
+        cuda: None,
+        memory: memory.into(),
+        identity: Identity::default(),
+        unique_id: Check::default(),
+        log: vec![],
+        missing_functions: vec![],
+        other_loaded_libraries: vec![],
+        file,
+        probe: Probe::default(),
+    }
+}
 
 /// A machine whose files lie in a temporary folder.
 struct Machine {
@@ -39,7 +58,7 @@ impl Machine {
             library: "libcuda.so.1".into(),
             loaded: true,
             gpus: 8,
-            cuda: Some("12.9".into()),
+            cuda: Some(Text(Cuda { major: 12, minor: 9 })),
             module: Some("575.57.08".into()),
             models: vec!["NVIDIA H100 80GB HBM3".into(); 8],
             ..Driver::default()
@@ -114,15 +133,10 @@ impl Machine {
         let place = fs::canonicalize(self.place(path)).unwrap();
         let file = NcclFile::read(&place).unwrap();
         let library = Library {
-            path: Some(path.into()),
-            source: "system's Python packages".into(),
-            version: file.version.unwrap().to_string(),
-            cuda: file.cuda.map(|cuda| cuda.to_string()),
-            memory: "device".into(),
+            cuda: file.cuda.map(Text),
             unique_id: std::mem::take(&mut self.id),
             probe: std::mem::take(&mut self.probe),
-            file,
-            ..Library::default()
+            ..library(Some(path), file.version.unwrap(), "device", file)
         };
         self.examine(Search { library: Some(library), ..Search::default() })
     }
@@ -185,7 +199,7 @@ fn two_packages_with_one_file_are_named_with_the_one_that_wrote_it() {
     machine.package("nvidia_nccl_cu12", "2.32.3", "/proc/self/cgroup");
     machine.library(IN_SITE, "2.28.9", "13.0");
     machine.package("nvidia_nccl_cu13", "2.28.9", IN_SITE);
-    machine.driver.cuda = Some("13.0".into());
+    machine.driver.cuda = Some(Text(Cuda { major: 13, minor: 0 }));
     let found = bad(&machine.report(), "copies");
     let text = format!(
         "nvidia-nccl-cu12 2.32.3 and nvidia-nccl-cu13 2.28.9 share one file, and the last one that was installed wrote it: {IN_SITE} \
@@ -219,8 +233,7 @@ fn release_that_hangs_on_arm_is_a_problem_there_alone() {
 fn copy_is_compared_with_a_library_whose_file_does_not_tell_its_release() {
     let warnings = |version: &str, path: Option<&str>| {
         let machine = Machine::healthy();
-        let (path, version) = (path.map(Into::into), version.into());
-        let library = Library { path, version, memory: "host".into(), ..Library::default() };
+        let library = library(path, version.parse().unwrap(), "host", NcclFile::default());
         bad(&machine.examine(Search { library: Some(library), ..Search::default() }), "copies").len()
     };
     let path = Some("/opt/libnccl.so.2");
@@ -386,7 +399,7 @@ fn change(machine: &mut Machine, text: &'static str) {
         }
         // The driver's error, its CUDA, its GPUs, and the kernel's module.
         "driver" => machine.driver.problem = Some(value.into()),
-        "cuda" => machine.driver.cuda = Some(value.into()),
+        "cuda" => machine.driver.cuda = value.parse().ok().map(Text),
         "model" => machine.driver.models = vec![value.into()],
         "module" => machine.driver.module = None,
         "eth0" => {

@@ -230,7 +230,6 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
 }
 
 impl Ratio {
-    /// Returns the ratio of a row; `None` if a side has no time for it.
     fn new(
         key: &Key,
         statistic: Statistic,

@@ -110,7 +110,6 @@ pub(crate) fn factor(rank: usize) -> i64 {
     1 + rank as i64 % 2
 }
 
-/// Creates the sum of products of a rank, whose scalar is its factor.
 pub(crate) fn mul_sum(
     communicator: &Communicator,
     arithmetic: Arithmetic,
@@ -128,7 +127,6 @@ impl fmt::Display for Reduction {
     }
 }
 
-/// Parses the name that nccl-tests uses, in upper or lower case.
 impl FromStr for Reduction {
     type Err = String;
 
@@ -210,7 +208,6 @@ impl Pattern {
     }
 }
 
-/// Returns the text of a number, with an exponent if it would be long.
 fn shortened(text: String) -> String {
     const LONG: usize = 20;
     let float = text.parse::<f64>().ok().filter(|_| text.len() > LONG);

@@ -48,7 +48,6 @@ impl Buffers {
         }
     }
 
-    /// Compares what this rank has received with what it must have received.
     pub(crate) fn compare(&self, case: Case<'_>, data: &Data) -> Result<Comparison> {
         let Case { parameters, shape, in_place } = case;
         let start = parameters.unalign + if in_place { shape.received_in_place(self.rank).start } else { 0 };
@@ -60,7 +59,6 @@ impl Buffers {
         Ok(all)
     }
 
-    /// Returns the ranges that this rank receives, with their expected elements.
     fn expected(&self, case: Case<'_>, data: &Data) -> Vec<(Range<usize>, Pattern)> {
         let Case { parameters, shape, in_place } = case;
         let &Parameters { benchmark, root, ranks, .. } = parameters;

@@ -10,7 +10,6 @@ use crate::bench::output::report;
 use crate::gpu;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
-/// A rank, as it presents itself to the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) rank: report::Rank,
@@ -79,57 +78,11 @@ fn free_bytes_of_group(system: &System, group: &Path) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Returns the number after the first line's word that is `name`.
 fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::{Description, available_bytes, free_host_bytes};
-    use crate::bench::output::report::Rank;
-    use crate::system::System;
-
-    #[test]
-    fn share_is_the_least_of_hosts_and_devices() {
-        let rank = |host: &str, device: Option<&str>, host_bytes, device_bytes| Description {
-            rank: Rank { rank: 0, host: host.into(), pid: 1, device: device.map(Into::into) },
-            device: 0,
-            host_bytes,
-            device_bytes,
-        };
-        let on_host = rank("a", None, Some(1600), 0);
-        assert_eq!(available_bytes(&[on_host.clone(), on_host.clone(), rank("b", None, Some(1600), 0)]), 600);
-        let on_device = rank("a", Some("0"), None, 160);
-        assert_eq!(available_bytes(&[on_device.clone(), rank("a", Some("1"), None, 320)]), 150);
-        assert_eq!(available_bytes(&[on_device.clone(), on_device]), 75);
-        // A device of the emulation.
-        assert_eq!(
-            available_bytes(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
-            60
-        );
-    }
-
-    #[test]
-    fn control_groups_limit_the_memory_of_the_host() {
-        let directory = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = directory.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        let free = || free_host_bytes(&System::at(directory.path(), &[]));
-        write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable: 4 kB\n");
-        assert_eq!(free(), Some(4096));
-        write("proc/self/cgroup", "0::/job/step\n");
-        for (group, limit, used) in [("job", "3000", "2500"), ("job/step", "max", "2000")] {
-            write(&format!("sys/fs/cgroup/{group}/memory.max"), limit);
-            write(&format!("sys/fs/cgroup/{group}/memory.current"), used);
-            write(&format!("sys/fs/cgroup/{group}/memory.stat"), "anon 5\ninactive_file 100\n");
-        }
-        assert_eq!(free(), Some(600));
-    }
-}
+#[path = "../../../tests/unit/description.rs"]
+mod tests;

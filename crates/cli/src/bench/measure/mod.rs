@@ -24,7 +24,6 @@ use super::statistics::{Times, iteration_columns, median};
 use buffers::{Buffers, Registrations};
 use ranks::{Rank, Ranks};
 
-/// The most iterations that are measured one by one.
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
 
 /// The most ranks of which each begins some iterations after all others.
@@ -66,7 +65,6 @@ struct Outcome {
 }
 
 impl<'w> Work<'w> {
-    /// Allocates the buffers, and registers them if that is wanted.
     pub(crate) fn new(ranks: &'w mut Ranks, parameters: &Parameters, has_one_clock: bool) -> Result<Self> {
         let largest = parameters.shape(parameters.last_size())?.total();
         let Procedure { agg_iters, local_register, .. } = parameters.procedure;
@@ -331,8 +329,7 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
-/// the reduction.
+/// Starts an operation on a rank, whose in-place form uses `recv` alone.
 ///
 /// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets sends and receives instead, as from nccl-tests.
 fn start_on<'b, 'c>(
@@ -385,8 +382,7 @@ fn start_on<'b, 'c>(
     Ok(())
 }
 
-/// Gathers all ranks' parts at every rank: in each step, a rank and its neighbour along one edge of the hypercube exchange
-/// all parts that they have.
+/// Gathers all ranks' parts: in each step, a rank exchanges its parts with the neighbor along one edge of the hypercube.
 fn hypercube(nccl: &Nccl, member: &Rank, buffers: &mut Buffers, start: usize, case: Case<'_>) -> Result<()> {
     let Case { shape: Shape { count, .. }, in_place, .. } = case;
     let (rank, ranks, stream) =

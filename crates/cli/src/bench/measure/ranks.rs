@@ -90,7 +90,6 @@ impl Ranks {
         }
     }
 
-    /// Waits until all work of this thread's ranks has finished.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.members.iter().try_for_each(|member| member.memory.synchronize(&member.communicator))
     }
@@ -169,13 +168,11 @@ fn encode(record: &impl Serialize) -> Result<Vec<u8>> {
     Ok(copy.repeat(COPIES))
 }
 
-/// Returns the record from its bytes. Fails if all copies are damaged.
 fn decode<R: DeserializeOwned>(bytes: &[u8]) -> Result<R> {
     let text = bytes.chunks_exact(COPY).find_map(intact);
     serde_json::from_slice(text.context("its record arrived damaged")?).context("its record cannot be read")
 }
 
-/// Returns the text of a copy that is not damaged.
 fn intact(copy: &[u8]) -> Option<&[u8]> {
     let (expected, content) = copy.split_first_chunk()?;
     let (length, text) = content.split_first_chunk()?;
@@ -191,32 +188,5 @@ fn checksum(content: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{COPIES, COPY, RECORD, decode, encode};
-
-    #[test]
-    fn damaged_copy_is_replaced_by_another() {
-        let whole = encode(&vec![7; 20]).unwrap();
-        for position in 0..RECORD {
-            let mut bytes = whole.clone();
-            bytes[position] ^= 0x55;
-            assert_eq!(decode::<Vec<i32>>(&bytes).unwrap(), [7; 20], "{position}");
-        }
-    }
-
-    #[test]
-    fn record_with_all_copies_damaged_is_an_error() {
-        let mut bytes = encode(&7).unwrap();
-        for copy in 0..COPIES {
-            bytes[copy * COPY + 10] ^= 1;
-        }
-        assert_eq!(decode::<i32>(&bytes).unwrap_err().to_string(), "its record arrived damaged");
-        assert!(decode::<i32>(&[0; RECORD]).is_err());
-    }
-
-    #[test]
-    fn record_that_is_too_long_is_refused() {
-        let error = encode(&"x".repeat(COPY)).unwrap_err().to_string();
-        assert_eq!(error, "a record of 1026 bytes is longer than 1014");
-    }
-}
+#[path = "../../../tests/unit/bench_ranks.rs"]
+mod tests;

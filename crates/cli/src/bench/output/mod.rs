@@ -195,7 +195,7 @@ impl Written {
             let lines: String = self.report.rows.iter().map(csv_line).collect();
             write(file, &format!("{CSV_HEAD}{lines}"))
         });
-        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &self.report.to_json()?));
+        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &output::to_json(&self.report)?));
         let plot = output.plot.as_ref().map_or(Ok(()), |file| {
             let name = format!("NCCL {}", self.report.library.version);
             plot::write(&[(name, self.report)], file)
@@ -243,7 +243,6 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
     Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
 }
 
-/// Returns the comma-separated line of a row. What a row does not have is empty.
 fn csv_line(row: &Row) -> String {
     let Row { bytes, count, data_type, op, root, .. } = row;
     let root = root.map(|root| root.to_string()).unwrap_or_default();

@@ -34,7 +34,6 @@ pub(crate) struct Report {
     /// The first wrong element of each rank and row.
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
-    /// The mean of all bus bandwidths that were measured.
     pub(crate) average_bus_bandwidth: f64,
     /// True if a signal or a failure ended the run, so that rows are missing.
     pub(crate) interrupted: bool,
@@ -161,11 +160,6 @@ impl Report {
         let factor = if measured.busbw > 0.0 { measured.busbw / measured.algbw } else { 1.0 };
         row.bytes as f64 * counted * factor / time_us / 1e3
     }
-
-    /// Returns the report as indented JSON with a newline at the end.
-    pub(crate) fn to_json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
 }
 
 impl Row {
@@ -176,50 +170,5 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Iterations, Measured, Rank, Report, Row, SCHEMA};
-
-    impl Report {
-        /// Returns a report with one row.
-        pub(crate) fn example() -> Self {
-            let iterations = Iterations {
-                rank: 0,
-                min_us: 1.0,
-                median_us: 2.0,
-                p99_us: 3.0,
-                max_us: 4.0,
-                wait_us: 2.0,
-                late_us: Some(0.5),
-                own_us: None,
-            };
-            let measured = Measured {
-                time_us: 1.5,
-                algbw: 2.0,
-                busbw: 3.0,
-                wrong: Some(1),
-                iterations: vec![iterations],
-            };
-            Self {
-                schema: SCHEMA,
-                operation: "all_reduce".into(),
-                ranks: vec![Rank { rank: 0, host: "host".into(), pid: 7, device: None }],
-                rows: vec![Row {
-                    bytes: 8,
-                    count: 2,
-                    data_type: "float".into(),
-                    op: Some("sum".into()),
-                    root: None,
-                    out_of_place: Some(measured),
-                    in_place: None,
-                }],
-                ..Self::default()
-            }
-        }
-    }
-
-    #[test]
-    fn unknown_fields_are_accepted() {
-        let text = Report::example().to_json().unwrap().replacen('{', "{\"color\": \"blue\",", 1);
-        assert_eq!(Report::from_json(&text).unwrap(), Report::example());
-    }
-}
+#[path = "../../../tests/unit/bench_report.rs"]
+mod tests;

@@ -198,7 +198,6 @@ fn usage_text(usage: Usage) -> String {
     )
 }
 
-/// Formats bytes with three digits and a unit of 1024.
 fn three_digits(bytes: i64) -> String {
     let (mut amount, mut unit) = (bytes as f64, "B");
     for larger in ["KB", "MB", "GB"] {

@@ -1,12 +1,11 @@
 //! The picture of all pairs: a cell for each, darker where it is slower.
 
 use anyhow::Result;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::matrix::{Link, Pairs};
-use crate::bench::plot::chart::{BACKGROUND, FOREGROUND, themed};
+use crate::bench::plot::chart::{Area, FONT, label, picture, style};
 use crate::bench::statistics::digits;
 
 /// The ranks up to which each cell shows its value.
@@ -19,13 +18,10 @@ const SIDE: i32 = 62;
 const MARGIN: i32 = 20;
 /// The room for the scale below.
 const FOOT: i32 = 66;
-const FONT: &str = "sans-serif";
 
 /// The colors of a scale, from the best value to the worst, which differ in brightness too.
 const SCALE: [(u8, u8, u8); 5] =
     [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 struct Map<'a> {
     title: String,
@@ -38,12 +34,8 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
     let ranks = pairs.links.len() as i32;
     let cell = (WIDTH / ranks).max(6);
     let width = SIDE + cell * ranks + 2 * MARGIN;
-    let mut svg = String::new();
-    {
-        let size = (2 * width as u32, (HEAD + cell * ranks + FOOT) as u32);
-        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        area.fill(&BACKGROUND)?;
-        label(&area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
+    picture((2 * width as u32, (HEAD + cell * ranks + FOOT) as u32), |area| {
+        label(area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
         let (left, right) = area.split_horizontally(width);
         let bandwidth = Map {
             title: format!("Bandwidth of {} bytes", pairs.bytes),
@@ -58,10 +50,8 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
             is_more_better: false,
         };
         bandwidth.draw(&left, &pairs.links, cell)?;
-        latency.draw(&right, &pairs.links, cell)?;
-        area.present()?;
-    }
-    Ok(themed(svg))
+        latency.draw(&right, &pairs.links, cell)
+    })
 }
 
 impl Map<'_> {
@@ -126,14 +116,6 @@ impl Map<'_> {
         let place = if place.is_finite() { place.clamp(0.0, 1.0) } else { 0.0 };
         if self.is_more_better && most > least { 1.0 - place } else { place }
     }
-}
-
-fn label(area: &Area<'_>, text: String, place: (i32, i32), size: i32, anchor: (HPos, VPos)) -> Result<()> {
-    Ok(area.draw(&Text::new(text, place, style(size, anchor)))?)
-}
-
-fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> {
-    (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
 fn color(place: f64) -> RGBColor {

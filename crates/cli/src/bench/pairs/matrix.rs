@@ -72,7 +72,6 @@ impl Pairs {
         self.links.len() * (self.links.len() - 1) / 2
     }
 
-    /// Judges the ranks by the links that are measured.
     pub(crate) fn judge(&mut self) {
         let all = medians(self.each());
         let rank = |rank: usize| {

@@ -62,7 +62,6 @@ pub(crate) struct PairsArguments {
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// The number of links that an error names at most.
 const MAX_NAMED: usize = 8;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
@@ -119,8 +118,7 @@ fn lock(measured: &Measured) -> MutexGuard<'_, Option<Pairs>> {
     measured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints the pairs and the links that are wrong or beyond the limits, then draws the pairs. Returns whether there is no such
-/// link.
+/// Prints the pairs and their problems, then draws the pairs. Returns whether there is no problem.
 fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     let printed = output::print(pairs, arguments.json);
     let mut problems = pairs.problems(arguments.min_bandwidth, arguments.max_latency);
@@ -206,8 +204,7 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
 }
 
 impl Endpoint {
-    /// Measures this rank's side of a pair: the latency, the bandwidth of what it sends, and the wrong elements that it
-    /// receives.
+    /// Measures this rank's side of a pair: the latency, the bandwidth of its sends, and the mismatches that it receives.
     fn exchange(&mut self, rank: &Rank, peer: usize) -> Result<Link> {
         let is_first = rank.communicator.rank() < peer;
         self.recv.fill(0..self.elements, &self.data.untouched())?;

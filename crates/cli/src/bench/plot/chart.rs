@@ -13,11 +13,11 @@ use super::{Point, Series};
 use crate::bench::statistics::Statistic;
 
 /// The colors that pictures are drawn with, which [`themed`] replaces: each is used for nothing else.
-pub(crate) const BACKGROUND: RGBColor = RGBColor(254, 254, 254);
-pub(crate) const FOREGROUND: RGBColor = RGBColor(1, 1, 1);
-pub(crate) const GRID: RGBColor = RGBColor(2, 2, 2);
+const BACKGROUND: RGBColor = RGBColor(254, 254, 254);
+const FOREGROUND: RGBColor = RGBColor(1, 1, 1);
+const GRID: RGBColor = RGBColor(2, 2, 2);
 
-pub(crate) const SERIES: [RGBColor; 8] = [
+const SERIES: [RGBColor; 8] = [
     RGBColor(3, 3, 1),
     RGBColor(3, 3, 2),
     RGBColor(3, 3, 3),
@@ -48,17 +48,14 @@ const HEIGHT: u32 = 400;
 /// The height of a line of the legend.
 const LINE: u32 = 24;
 const MARGIN: u32 = 14;
-const FONT: &str = "sans-serif";
+pub(crate) const FONT: &str = "sans-serif";
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws series, at least one with a point.
 pub(crate) fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        area.fill(&BACKGROUND)?;
+    let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
+    picture((WIDTH, height), |area| {
         let (charts, legend) = area.split_vertically(HEIGHT);
         let (left, right) = charts.split_horizontally(WIDTH / 2);
         chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
@@ -68,12 +65,35 @@ pub(crate) fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
             let color = SERIES[index % SERIES.len()];
             legend.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
             legend.draw(&Circle::new((x + 14, y), 4, color.filled()))?;
-            let style = (FONT, 15).into_font().color(&FOREGROUND).pos(Pos::new(HPos::Left, VPos::Center));
-            legend.draw(&Text::new(series.label.clone(), (x + 38, y), style))?;
+            label(&legend, series.label.clone(), (x + 38, y), 15, (HPos::Left, VPos::Center))?;
         }
+        Ok(())
+    })
+}
+
+pub(crate) fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&BACKGROUND)?;
+        draw(&area)?;
         area.present()?;
     }
     Ok(themed(svg))
+}
+
+pub(crate) fn label(
+    area: &Area<'_>,
+    text: String,
+    place: (i32, i32),
+    size: i32,
+    anchor: (HPos, VPos),
+) -> Result<()> {
+    Ok(area.draw(&Text::new(text, place, style(size, anchor)))?)
+}
+
+pub(crate) fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
 fn chart(
@@ -173,14 +193,13 @@ fn show_bytes(bytes: f64) -> String {
     format!("{}{name}", show(bytes / unit))
 }
 
-/// Shows a number without superfluous decimals.
 fn show(value: f64) -> String {
     let decimals = if value >= 1.0 { 0 } else { (-value.log10()).ceil().max(0.0) as usize };
     format!("{value:.decimals$}")
 }
 
 /// Gives a picture its colors: those on a light background, and a style sheet with the others.
-pub(crate) fn themed(mut svg: String) -> String {
+fn themed(mut svg: String) -> String {
     let mut dark = String::new();
     for (color, light_color, dark_color) in COLORS {
         let RGBColor(red, green, blue) = color;
@@ -197,36 +216,5 @@ pub(crate) fn themed(mut svg: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Axis, powers, show, show_bytes, show_power};
-
-    #[test]
-    fn labels_are_short() {
-        assert_eq!(
-            [8.0, 1024.0, 65_536.0, 1_048_576.0, 8_589_934_592.0].map(show_bytes),
-            ["8", "1K", "64K", "1M", "8G"]
-        );
-        assert_eq!([0.001, 0.01, 0.1, 1.0, 1000.0].map(show), ["0.001", "0.01", "0.1", "1", "1000"]);
-    }
-
-    #[test]
-    fn axes_end_at_powers() {
-        let powers_of_two = |values: &[f64]| powers(values.iter().map(|value| value.log2()));
-        assert_eq!(powers_of_two(&[9.0, 1000.0]), (3, 10));
-        assert_eq!(powers_of_two(&[8.0]), (3, 4));
-    }
-
-    #[test]
-    fn axes_of_any_values_have_few_labels() {
-        for (least, most) in [(0.001, 1000.0), (1e-300, 1e300), (5e-324, f64::MAX), (7.0, 7.0)] {
-            let (from, to) = powers([least, most].map(f64::log10).into_iter());
-            let Axis { labels, .. } = Axis::new((from, to), 8);
-            assert!((2..=9).contains(&labels.len()), "{least} to {most}: {labels:?}");
-            assert_eq!(labels[0], f64::from(from));
-        }
-        assert_eq!(
-            [-324.0, -6.0, 0.0, 9.0, 10.0].map(show_power),
-            ["1e-324", "0.000001", "1", "1000000000", "1e10"]
-        );
-    }
-}
+#[path = "../../../tests/unit/chart.rs"]
+mod tests;
