@@ -66,9 +66,3 @@ pub(crate) fn open_plugin(name: &str) -> Result<(), String> {
     let plugin = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
     plugin.map(std::mem::forget).map_err(|error| reason(&error))
 }
-
-/// Ends the process successfully, without exit handlers: NCCL's threads may still use what these destroy.
-pub(crate) fn exit_without_handlers() -> ! {
-    // SAFETY: it runs no code of this process.
-    unsafe { libc::_exit(0) }
-}

@@ -131,7 +131,7 @@ fn env_without_a_library_lists_the_newest_release() {
     let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
     let release = table["release"].as_str().expect("a release");
     let newest = format!(
-        "no NCCL library found: the variables of NCCL {release}, the newest release that this program knows\n"
+        "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows\n"
     );
     let empty = tempfile::tempdir().expect("a temporary folder");
     let env = |arguments: &str| {

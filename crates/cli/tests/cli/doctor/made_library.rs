@@ -84,7 +84,9 @@ impl Made {
             };
             findings.map(line).collect()
         };
-        list(&report["sections"]).iter().flat_map(of_section).collect()
+        let findings = list(&report["sections"]).iter().flat_map(of_section);
+        // Other programs of the machine.
+        findings.filter(|line| !line.contains(" copies in process")).collect()
     }
 }
 
