@@ -1,11 +1,10 @@
 //! The variables of each launcher; the crate's documentation has them in a table.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::directory;
 use super::error::{LaunchError, Result};
-use super::job;
+use super::job::{self, Launcher};
 use super::rendezvous::{Rendezvous, is_host};
 
 /// A text in place of the launcher's job id: ranks with another one are refused. Default: the launcher's.
@@ -19,46 +18,6 @@ pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 const POD_PORT: u16 = 29_500;
 /// The longest job id in bytes. Keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
-
-/// A program that starts ranks and sets their variables. Its text is its usual name, such as `OpenMPI`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Launcher {
-    /// `nccl run`, of the package `libnccl-cli`.
-    NcclRun,
-    /// PyTorch's torchrun.
-    Torchrun,
-    /// The `mpirun` of OpenMPI.
-    OpenMpi,
-    /// The `mpiexec` of MPICH and of Intel MPI.
-    Mpich,
-    /// SLURM's `srun`.
-    Slurm,
-    /// A LeaderWorkerSet of Kubernetes, with one process a pod.
-    LeaderWorkerSet,
-    /// A job of Kubeflow, v1 or Trainer v2, with one process a pod.
-    Kubeflow,
-    /// A JobSet, or another indexed job, of Kubernetes, with one process a pod.
-    JobSet,
-    /// A hand or a script that has set `RANK` and `WORLD_SIZE`.
-    Variables,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NcclRun => "nccl run",
-            Self::Torchrun => "torchrun",
-            Self::OpenMpi => "OpenMPI",
-            Self::Mpich => "MPICH",
-            Self::Slurm => "SLURM",
-            Self::LeaderWorkerSet => "LeaderWorkerSet",
-            Self::Kubeflow => "Kubeflow",
-            Self::JobSet => "JobSet",
-            Self::Variables => "RANK and WORLD_SIZE",
-        })
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Environment {

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::environment::Launcher;
+use super::job::Launcher;
 use super::rendezvous::Rendezvous;
 
 /// The error of a [`Launch`](super::Launch). Its [`Debug`](fmt::Debug) text is its [`Display`](fmt::Display) text.

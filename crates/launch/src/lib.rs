@@ -78,9 +78,9 @@ mod root;
 mod tcp_store;
 mod wire;
 
-pub use environment::Launcher;
 #[doc(hidden)]
 pub use environment::RUN_ID;
 pub use error::{LaunchError, Result};
+pub use job::Launcher;
 pub use process::Launch;
 pub use rendezvous::Rendezvous;

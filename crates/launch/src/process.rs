@@ -3,9 +3,10 @@ use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use super::connection::Deadline;
-use super::environment::{self, Environment, Launcher};
+use super::environment::{self, Environment};
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
+use super::job::Launcher;
 use super::job::Name;
 use super::rendezvous::Rendezvous;
 use super::root::TELL;
