@@ -5,14 +5,6 @@ use super::job::Launcher;
 use super::rendezvous::Rendezvous;
 
 /// The error of a [`Launch`](super::Launch). Its [`Debug`](fmt::Debug) text is its [`Display`](fmt::Display) text.
-///
-/// ```
-/// use libnccl_launch::{Launch, LaunchError};
-///
-/// let error = Launch::from_variables([("RANK", "4"), ("WORLD_SIZE", "4")]).unwrap_err();
-/// assert!(matches!(error, LaunchError::Variables { .. }));
-/// assert_eq!(error.to_string(), "RANK and WORLD_SIZE: RANK is 4, WORLD_SIZE is 4; expected a rank below the size");
-/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
