@@ -2,7 +2,8 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use libnccl::{ReduceOp, StreamRef};
@@ -102,9 +103,16 @@ impl Rank {
     }
 }
 
-/// Returns a port that nothing listens on.
+/// Returns a port that nothing listens on. It is below the ports that the kernel assigns to connections of other tests.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Relaxed));
+        let port = 10_000 + (number % 10_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Returns the variables that are set by hand for a rank.
