@@ -96,8 +96,6 @@ pub enum Error {
         size: u32,
         /// The number of the rank that waited.
         rank: u32,
-        /// The [identity](crate::observer::CommunicatorId) of the communicator, if known.
-        communicator: Option<NonZeroU64>,
         /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
         sequence: Option<NonZeroU64>,
         /// The ranks that it waited for, as reported by the CPU backend. Empty with NCCL, whose `ncclGetLastError` may
@@ -168,13 +166,11 @@ fn fmt_unsupported(
     }
 }
 
-#[allow(clippy::too_many_arguments)] // thiserror passes each field.
 fn fmt_timeout(
     call: &str,
     elapsed: &Duration,
     size: &u32,
     rank: &u32,
-    communicator: &Option<NonZeroU64>,
     sequence: &Option<NonZeroU64>,
     detail: &str,
     f: &mut fmt::Formatter<'_>,
@@ -187,12 +183,8 @@ fn fmt_timeout(
         write!(f, " on rank {rank} of {size}")?;
     }
     let separator = if detail.is_empty() { "" } else { ": " };
-    write!(f, ": not done after {} ms; ", elapsed.as_millis())?;
-    match communicator {
-        Some(id) => write!(f, "communicator {id:016x}")?,
-        None => f.write_str("the communicator")?,
-    }
-    write!(f, " is aborted{separator}{detail}")
+    let elapsed = elapsed.as_millis();
+    write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
 /// The error returned when no NCCL library could be loaded, for example by [`Nccl::load`](crate::nccl::Nccl::load). As for

@@ -145,9 +145,8 @@ impl Shared {
         let known = self.membership.get();
         // 0 until they are known. NCCL has no more ranks than an i32 can count.
         let (size, rank) = known.map_or((0, 0), |known| (known.size as u32, known.rank as u32));
-        let communicator = known.and_then(|known| known.id).map(CommunicatorId::number);
         let sequence = self.observers.count();
-        Error::Timeout { call, elapsed, size, rank, communicator, sequence, detail }
+        Error::Timeout { call, elapsed, size, rank, sequence, detail }
     }
 
     pub(crate) fn poll(&self) -> Result<ResultCode> {
