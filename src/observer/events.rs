@@ -309,10 +309,6 @@ impl CommunicatorId {
         Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
     }
 
-    pub fn number(self) -> NonZeroU64 {
-        self.0
-    }
-
     pub fn get(self) -> u64 {
         self.0.get()
     }
