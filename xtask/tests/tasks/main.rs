@@ -19,7 +19,7 @@ fn fails_with(output: &Output, text: &str) {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/generated"]
+#[ignore = "builds bindgen: .ci/run generated"]
 fn bindings_check_of_the_committed_bindings_succeeds() {
     let output = xtask(&["bindings", "--check"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -27,7 +27,7 @@ fn bindings_check_of_the_committed_bindings_succeeds() {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/generated"]
+#[ignore = "builds bindgen: .ci/run generated"]
 fn bindings_without_libclang_is_an_error() {
     let output = xtask(&["bindings", "--check"], &[("LIBCLANG_PATH", "/nowhere")]);
     fails_with(&output, "error: bindgen needs libclang");
@@ -54,7 +54,7 @@ fn malformed_release_is_an_error() {
 
 /// Compiles and runs C programs with nothing but the folder, as its users do.
 #[test]
-#[ignore = "builds all shared objects: .ci/generated"]
+#[ignore = "builds all shared objects: .ci/run generated"]
 fn cpu_so_folder_compiles_and_runs_c_programs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let directory = folder.path().to_str().expect("its name is text");
