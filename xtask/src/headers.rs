@@ -6,8 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_script::{BuildScript, failure};
-use crate::nvidia_packages;
-use crate::releases::RELEASES;
+use crate::nvidia_packages::{self, VERSIONS};
 
 /// The versions to compare with.
 #[derive(Debug, Args)]
@@ -24,7 +23,7 @@ pub(crate) struct Options {
 /// each version. Prints a line for each version, and one for each difference.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let versions =
-        if options.all { &*RELEASES } else { &options.versions.iter().map(String::as_str).collect() };
+        if options.all { &*VERSIONS } else { &options.versions.iter().map(String::as_str).collect() };
     let mut script = None;
     let mut failed = Vec::new();
     println!("version   items  differences  wrong since  declared");

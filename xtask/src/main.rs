@@ -1,6 +1,6 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -10,16 +10,12 @@ use cuda_install::Profile;
 mod bench_mpi;
 mod bindings;
 mod build_script;
-mod checkout;
 mod cpu_so;
 mod gpu_pack;
 mod headers;
 mod nvidia_packages;
 mod python_package;
-mod releases;
 mod wheel;
-
-use checkout::root;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -45,7 +41,7 @@ enum Task {
     /// Print the directory with lib/ and include/ of NVIDIA's package of a version, which is downloaded if needed
     NvidiaPackage {
         /// A version of NCCL, such as 2.32.3
-        release: String,
+        version: String,
     },
     /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
     /// beside it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
@@ -107,15 +103,15 @@ fn run(task: Task) -> Result<()> {
             }
             Ok(())
         }
-        Task::NvidiaPackage { release } => {
-            println!("{}", nvidia_packages::obtain(&release)?.display());
+        Task::NvidiaPackage { version } => {
+            println!("{}", nvidia_packages::obtain(&version)?.display());
             Ok(())
         }
         Task::CpuSo { directory, debug } => {
             let profile = if debug { Profile::Debug } else { Profile::Optimized };
             println!("{}", cpu_so::install(&directory, profile)?.display());
             cuda_install::install(&directory, profile)?;
-            cpu_so::link_folders(&directory)
+            cpu_so::link_directories(&directory)
         }
         Task::TraceSo { directory, debug } => {
             let profile = if debug { Profile::Debug } else { Profile::Optimized };
@@ -134,4 +130,10 @@ fn run(task: Task) -> Result<()> {
         }
         Task::BenchMpi(options) => bench_mpi::run(&options),
     }
+}
+
+/// Returns the root of the checkout that this program was built from.
+fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
 }

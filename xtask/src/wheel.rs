@@ -17,43 +17,43 @@ const REQUIREMENTS: &str = include_str!("../wheels.txt");
 #[derive(Debug)]
 pub(crate) struct Wheel<'a> {
     pub(crate) package: &'a str,
-    pub(crate) release: &'a str,
-    /// The name of the wheel's folder in the cache.
-    pub(crate) folder: &'a str,
+    pub(crate) version: &'a str,
+    /// The name of the wheel's directory in the cache.
+    pub(crate) directory: &'a str,
     /// The size of the download, as text.
     pub(crate) size: &'a str,
-    /// Returns the path in the folder for a file of the wheel, `None` for a file that is not kept.
+    /// Returns the path in the directory for a file of the wheel, `None` for a file that is not kept.
     pub(crate) target: fn(&Path) -> Option<&Path>,
-    /// Files that the folder must have.
+    /// Files that the directory must have.
     pub(crate) required: &'a [&'a str],
 }
 
 impl Wheel<'_> {
-    /// Returns the wheel's folder in the cache, after downloading the wheel if needed.
+    /// Returns the wheel's directory in the cache, after downloading the wheel if needed.
     pub(crate) fn obtain(&self) -> Result<PathBuf> {
-        let Self { package, release, .. } = self;
+        let Self { package, version, .. } = self;
         let cache = cache()?;
-        let folder = cache.join(self.folder);
-        if self.is_complete(&folder) {
-            return Ok(folder);
+        let directory = cache.join(self.directory);
+        if self.is_complete(&directory) {
+            return Ok(directory);
         }
         fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-        // Unpacked elsewhere and then renamed: the folder never holds a part of a file.
+        // Unpacked elsewhere and then renamed: the directory never holds a part of a file.
         let scratch = tempfile::Builder::new().prefix(".unfinished-").tempdir_in(&cache)?;
         let unpacked = scratch.path().join("unpacked");
-        eprintln!("downloading {package} {release} from PyPI, {}", self.size);
-        let file = download(package, release, &scratch.path().join("wheel"))?;
-        self.unpack(&file, &unpacked).with_context(|| format!("cannot unpack {package} {release}"))?;
-        fs::create_dir_all(folder.parent().unwrap_or(&cache))?;
-        match fs::rename(&unpacked, &folder) {
+        eprintln!("downloading {package} {version} from PyPI, {}", self.size);
+        let file = download(package, version, &scratch.path().join("wheel"))?;
+        self.unpack(&file, &unpacked).with_context(|| format!("cannot unpack {package} {version}"))?;
+        fs::create_dir_all(directory.parent().unwrap_or(&cache))?;
+        match fs::rename(&unpacked, &directory) {
             // Another process was faster.
-            Err(_) if self.is_complete(&folder) => Ok(folder),
-            result => result.map(|()| folder).context("cannot move the package into the cache"),
+            Err(_) if self.is_complete(&directory) => Ok(directory),
+            result => result.map(|()| directory).context("cannot move the package into the cache"),
         }
     }
 
-    fn is_complete(&self, folder: &Path) -> bool {
-        self.required.iter().all(|file| folder.join(file).is_file())
+    fn is_complete(&self, directory: &Path) -> bool {
+        self.required.iter().all(|file| directory.join(file).is_file())
     }
 
     /// Extracts the files that are kept from the wheel, which is a zip archive.
@@ -61,7 +61,7 @@ impl Wheel<'_> {
         let mut archive = ZipArchive::new(File::open(file)?)?;
         for index in 0..archive.len() {
             let mut entry = archive.by_index(index)?;
-            // `enclosed_name` is `None` for a path that leads out of the folder.
+            // `enclosed_name` is `None` for a path that leads out of the directory.
             let Some(path) = entry.enclosed_name() else { continue };
             let Some(path) = (self.target)(&path).filter(|_| !entry.is_dir()) else { continue };
             let target = into.join(path);
@@ -89,39 +89,39 @@ pub(crate) fn cache() -> Result<PathBuf> {
     let cache = set(CACHE)
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("libnccl")))
         .or_else(|| Some(set("HOME")?.join(".cache/libnccl")))
-        .context("no folder for downloaded packages: set LIBNCCL_CACHE")?;
+        .context("no directory for downloaded packages: set LIBNCCL_CACHE")?;
     Ok(std::path::absolute(cache)?)
 }
 
 /// Returns the wheel's line in the list of requirements.
-pub(crate) fn requirement(package: &str, release: &str) -> Result<&'static str> {
-    let start = format!("{package}=={release} ");
+pub(crate) fn requirement(package: &str, version: &str) -> Result<&'static str> {
+    let start = format!("{package}=={version} ");
     let mut lines = REQUIREMENTS.lines();
     lines.find(|line| line.starts_with(&start)).with_context(|| {
-        format!("no hash of {package} {release} in xtask/wheels.txt, without which nothing is downloaded")
+        format!("no hash of {package} {version} in xtask/wheels.txt, without which nothing is downloaded")
     })
 }
 
-fn download(package: &str, release: &str, into: &Path) -> Result<PathBuf> {
-    let output = pip(requirement(package, release)?, into)?
+fn download(package: &str, version: &str, into: &Path) -> Result<PathBuf> {
+    let output = pip(requirement(package, version)?, into)?
         .output()
         .map_err(|error| anyhow!("downloading packages needs pip, and python3 does not run: {error}"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("pip cannot download {package} {release}: {}", stderr.trim());
+        bail!("pip cannot download {package} {version}: {}", stderr.trim());
     }
     let mut files = fs::read_dir(into)?.collect::<Result<Vec<_>, _>>()?.into_iter().map(|file| file.path());
     files.find(|file| file.extension().is_some_and(|e| e == "whl")).context("pip downloaded no wheel")
 }
 
-/// Returns the command that downloads a requirement into a folder, and refuses a file of another hash.
+/// Returns the command that downloads a requirement into a directory, and refuses a file of another hash.
 fn pip(requirement: &str, into: &Path) -> Result<Command> {
     fs::create_dir_all(into)?;
     let requirements = into.join("requirements.txt");
     fs::write(&requirements, requirement)?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--quiet"])
-        // No second copy in pip's cache, no notice about new releases of pip.
+        // No second copy in pip's cache, no notice about new versions of pip.
         .args(["--no-cache-dir", "--disable-pip-version-check", "--dest"])
         .arg(into)
         .arg("--requirement")
