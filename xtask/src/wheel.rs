@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use zip::ZipArchive;
 
 /// The wheels that may be downloaded, with their hashes; a requirement of pip per line.
@@ -45,11 +45,11 @@ impl Wheel<'_> {
         let file = download(package, version, &scratch.path().join("wheel"))?;
         self.unpack(&file, &unpacked).with_context(|| format!("cannot unpack {package} {version}"))?;
         fs::create_dir_all(directory.parent().unwrap_or(&cache))?;
-        match fs::rename(&unpacked, &directory) {
-            // Another process was faster.
-            Err(_) if self.is_complete(&directory) => Ok(directory),
-            result => result.map(|()| directory).context("cannot move the package into the cache"),
+        if let Err(error) = fs::rename(&unpacked, &directory) {
+            // Another process may have been faster.
+            ensure!(self.is_complete(&directory), "cannot replace {}: {error}", directory.display());
         }
+        Ok(directory)
     }
 
     fn is_complete(&self, directory: &Path) -> bool {
@@ -84,7 +84,7 @@ impl Wheel<'_> {
 const CACHE: &str = "LIBNCCL_CACHE";
 
 /// Returns the cache: that, else `$XDG_CACHE_HOME/libnccl`, else `~/.cache/libnccl`.
-pub(crate) fn cache() -> Result<PathBuf> {
+fn cache() -> Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set(CACHE)
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("libnccl")))

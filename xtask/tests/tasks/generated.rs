@@ -124,23 +124,27 @@ fn unusable_libclang_is_reported_and_arguments_for_clang_are_ignored() {
     let required = [&arguments[..], &[("LIBNCCL_BINDGEN", "require")]].concat();
     planted.build(COMMITTED, &required).unwrap_or_else(|stderr| panic!("{stderr}"));
 
-    let libclang = planted.0.path().join("libclang.so");
-    let path = [("LIBCLANG_PATH", planted.0.path().to_str().expect("its name is text"))];
+    let directory = |name| {
+        let path = planted.0.path().join(name);
+        fs::create_dir(&path).expect("a directory");
+        path.to_str().expect("its name is text").to_owned()
+    };
     // Without functions.
-    let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&libclang).status();
+    let path = directory("unusable");
+    let library = format!("{path}/libclang.so");
+    let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o", &library]).status();
     assert!(cc.expect("cc runs").success());
-    let printed = planted.build(COMMITTED, &path).expect("the copy is compiled");
+    let printed = planted.build(COMMITTED, &[("LIBCLANG_PATH", &path)]).expect("the copy is compiled");
     assert!(printed.contains(&format!("{WARNING}bindgen failed: ")), "{printed}");
-    // Truncated: a process that maps it ends with SIGBUS.
+    // The start of another library: a process that maps it ends with SIGBUS.
+    let path = directory("truncated");
     let libc = Command::new("cc").arg("-print-file-name=libc.so.6").output().expect("cc runs").stdout;
     let libc = fs::read(String::from_utf8(libc).expect("a path").trim()).expect("the C library");
-    fs::write(&libclang, &libc[..1_000_000]).expect("its first half");
-    let failed = planted.build(COMMITTED, &path).expect_err("it is damaged");
-    assert!(
-        failed.contains("If this ends with a signal, the libclang that bindgen has loaded is damaged: "),
-        "{failed}"
-    );
-    planted.build(COMMITTED, &[path[0], ("LIBNCCL_BINDGEN", "never")]).expect("the copy is compiled");
+    fs::write(format!("{path}/libclang.so"), &libc[..1_000_000]).expect("its start");
+    let failed = planted.build(COMMITTED, &[("LIBCLANG_PATH", &path)]).expect_err("it is damaged");
+    assert!(failed.contains("If this ends with a signal, the libclang that bindgen has loaded is damaged: "));
+    let never = [("LIBCLANG_PATH", path.as_str()), ("LIBNCCL_BINDGEN", "never")];
+    planted.build(COMMITTED, &never).expect("the copy is compiled");
     let failed = planted.build(COMMITTED, &[("LIBNCCL_BINDGEN", "yes")]).expect_err("it is no value");
     assert!(failed.contains("LIBNCCL_BINDGEN is \"yes\"; expected auto, require or never"), "{failed}");
 }

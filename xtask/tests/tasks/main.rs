@@ -91,7 +91,9 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
         compilers.push(("c++", "header.cpp"));
     }
     let directories = [(directory, directory), (&include, &lib)];
-    let runs = directories.iter().flat_map(|directories| compilers.iter().map(move |compiler| (directories, compiler)));
+    let runs = directories
+        .iter()
+        .flat_map(|directories| compilers.iter().map(move |compiler| (directories, compiler)));
     for ((include, lib), (compiler, source)) in runs {
         let program = folder.path().join(source).with_extension("");
         let mut command = Command::new(compiler);
