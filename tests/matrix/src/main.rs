@@ -16,8 +16,17 @@ use libnccl::Nccl;
 
 /// The checks whose findings are in the table; those of the others are the same for all versions.
 const COLUMNS: [&str; 11] = [
-    "functions", "options", "codes", "bytes of an id", "id failure", "groups", "initialisation", "allocation",
-    "simulation", "parameters", "encryption",
+    "functions",
+    "options",
+    "codes",
+    "bytes of an id",
+    "id failure",
+    "groups",
+    "initialisation",
+    "allocation",
+    "simulation",
+    "parameters",
+    "encryption",
 ];
 
 fn main() -> ExitCode {
