@@ -172,6 +172,8 @@ fn file_that_is_no_dump_is_refused_by_name() {
     session.write("job/trace_1", b"\x80\x02}(X");
     session.nccl("recorder diff job");
     session.nccl("recorder diff trace_0 --html page.html");
+    session.write("none_0", r#"{ "version": "2.10", "pg_config": {} }"#);
+    session.nccl("recorder diff none_0");
     session.check("recorder_pytorch_refused");
 }
 

@@ -27,6 +27,8 @@ struct Dump {
     /// By the number of a group in this process; since PyTorch 2.4.
     #[serde(default)]
     pg_status: BTreeMap<u64, Status>,
+    /// There is no list in the JSON of a recorder that has none.
+    #[serde(default)]
     entries: Vec<Entry>,
 }
 
@@ -190,7 +192,9 @@ fn print(groups: &[Group<'_>], ranks: usize, findings: &[Finding]) -> Result<()>
     for finding in findings {
         write!(out, "group {}: {finding}", finding.communicator)?;
     }
-    if findings.is_empty() {
+    if groups.is_empty() {
+        writeln!(out, "the dumps have no group")?;
+    } else if findings.is_empty() {
         let open = groups.iter().flat_map(|group| group.members.values());
         let open: usize = open.map(|member| member.open_collectives().count()).sum();
         writeln!(out, "all ranks agree; calls of collectives that have not completed: {open}")?;
