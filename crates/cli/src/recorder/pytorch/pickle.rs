@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         let top = self.top()?;
         match &mut self.values[top] {
             Node::List(all) => all.extend(items),
-            Node::Dictionary(all) if items.len() % 2 == 0 => all.extend(items),
+            Node::Dictionary(all) if items.len().is_multiple_of(2) => all.extend(items),
             _ => bail!("it adds to what is no list and no dictionary, or a key without a value"),
         }
         Ok(())
