@@ -179,7 +179,7 @@ fn file_that_is_no_dump_is_refused_by_name() {
 
 #[test]
 fn pickle_is_read() {
-    let mut session = Session::new();
+    let session = Session::new();
     let value = dump(1, [[7, 7], [5, 5]], &[open(&ALL, 7)]);
     let mut pickle = b"\x80\x02".to_vec();
     write(&value, &mut pickle, &mut vec![]);
@@ -199,13 +199,16 @@ fn write(value: &Value, pickle: &mut Vec<u8>, texts: &mut Vec<String>) {
     match value {
         Value::Null => pickle.push(b'N'),
         Value::Bool(value) => pickle.push(if *value { 0x88 } else { 0x89 }),
-        Value::Number(number) => match number.as_i64().unwrap() {
-            number @ 0..=0xff => pickle.extend([b'K', number as u8]),
-            number @ 0x100..=0xffff => {
-                pickle.extend([b"M".as_slice(), &(number as u16).to_le_bytes()].concat())
-            }
-            number => pickle.extend([b"J".as_slice(), &(number as i32).to_le_bytes()].concat()),
-        },
+        Value::Number(number) => {
+            let number = number.as_i64().unwrap();
+            let (instruction, length) = match number {
+                0..=0xff => (b'K', 1),
+                0x100..=0xffff => (b'M', 2),
+                _ => (b'J', 4),
+            };
+            pickle.push(instruction);
+            pickle.extend(&number.to_le_bytes()[..length]);
+        }
         Value::String(text) => match texts.iter().position(|written| written == text) {
             Some(index) => pickle.extend([b'h', index as u8]),
             None => {
