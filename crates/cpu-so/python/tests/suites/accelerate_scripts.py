@@ -12,7 +12,7 @@ from accelerate import test_utils
 _LAUNCHING = ["test_notebook"]
 
 
-def tests():
+def tests(_column):
     scripts = Path(test_utils.__file__).parent / "scripts"
     found = {script.stem: _launch(script) for script in scripts.glob("test_*.py")}
     return {**found, **{script.stem: _skip for script in (scripts / "external_deps").glob("test_*.py")}}

@@ -1,17 +1,24 @@
-"""PyTorch's `DistributedTest` with backend nccl, of the installed torch. WORLD_SIZE has the number of ranks, and BACKEND is nccl."""
+"""PyTorch's `DistributedTest` with backend nccl, which is in its wheel. The column is `N ranks`."""
 
-import torch
-from torch.testing._internal.distributed import distributed_test
+import importlib
+import os
 
 import run
+import torch
 
 
-class DistributedTest(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-    def setUp(self):
-        super().setUp()
-        # PyTorch's own subclass spawns the ranks, which import PyTorch again.
-        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+def tests(column):
+    ranks = column.split()[0]
+    os.environ.update(BACKEND="nccl", WORLD_SIZE=ranks, PYTORCH_PRINT_REPRO_ON_FAILURE="0")
+    common = importlib.import_module("torch.testing._internal.common_distributed")
+    # On a busy machine, a test takes longer than its limit.
+    common.get_timeout = lambda test: 1500
+    module = importlib.import_module("torch.testing._internal.distributed.distributed_test")
 
+    class DistributedTest(module.TestDistBackend, module.DistributedTest._DistTestBase):
+        def setUp(self):
+            super().setUp()
+            # PyTorch's own subclass spawns the ranks, each of which imports PyTorch again.
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
-def tests():
-    return run.of_cases([DistributedTest])
+    return {name.partition(".")[2]: test for name, test in run.of_cases([DistributedTest]).items()}

@@ -17,6 +17,15 @@ import time
 import traceback
 import unittest
 
+_ENVIRONMENT = {
+    # As on a GPU, a program finds out by its own time limits that a peer has failed.
+    "LIBNCCL_CPU_FAILURES": "wait",
+    # DistributedTest.test_ddp_uneven_inputs allocates 3 GB on each device.
+    "LIBNCCL_CPU_DEVICE_MEMORY": "4G",
+    # `torch.cuda.is_available` does not initialize CUDA, after which this process could not fork.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -25,14 +34,15 @@ def main():
     parser.add_argument("column", help="the name of the column of the list")
     parser.add_argument("--only", default="", help="run only the tests that this expression matches")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--timeout", type=int, default=600, help="seconds for a test")
+    parser.add_argument("--timeout", type=int, default=1800, help="seconds for a test")
     parser.add_argument("--log", help="keep the output of each test in this directory")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     log = given.log or tempfile.mkdtemp()
     os.makedirs(log, exist_ok=True)
 
-    tests = importlib.import_module(given.suite).tests()
+    os.environ.update(_ENVIRONMENT)
+    tests = importlib.import_module(given.suite).tests(given.column)
     chosen = {name: test for name, test in tests.items() if re.search(given.only, name)}
     begin = time.monotonic()
     results = run(chosen, given.jobs, given.timeout, log)
@@ -75,7 +85,7 @@ def read(path):
 
 
 def write(path, table, column):
-    columns = list(dict.fromkeys([*(name for row in table.values() for name in row), column]))
+    columns = sorted({column, *(name for row in table.values() for name in row)})
     rows = [["test", *columns], *([name, *(row.get(column, "") for column in columns)] for name, row in sorted(table.items()))]
     with open(path, "w") as file:
         file.writelines("\t".join(row) + "\n" for row in rows)
@@ -84,6 +94,7 @@ def write(path, table, column):
 def run(tests, jobs, timeout, log):
     """Runs each test in a process group forked from this process, which has imported the suite."""
     waiting, running, results = list(tests.items()), {}, {}
+    signal.signal(signal.SIGTERM, lambda *_: (list(map(kill_group, running)), os._exit(143)))
     while waiting or running:
         while waiting and len(running) < jobs:
             name, test = waiting.pop(0)
@@ -94,10 +105,7 @@ def run(tests, jobs, timeout, log):
             if not ended and time.monotonic() - begin < timeout:
                 continue
             # Ranks that a test leaves behind go with it.
-            try:
-                os.killpg(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill_group(pid)
             if not ended:
                 os.waitpid(pid, 0)
             del running[pid]
@@ -106,12 +114,22 @@ def run(tests, jobs, timeout, log):
     return results
 
 
+def kill_group(pid):
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def start(test, log):
+    if os.path.exists(log + ".result"):
+        os.remove(log + ".result")
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         return pid
     os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
