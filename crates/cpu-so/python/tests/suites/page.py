@@ -47,14 +47,14 @@ def main():
             print(f"| {suite} | {column} | {counts[0]} | {counts[1]} | {counts[2]} | `{command}` |")
             for test, result in results.items():
                 kind, _, reason = result.partition(": ")
-                if kind == "fail":
+                if kind == "fail" or reason.startswith("not run"):
                     failures[reason, suite].append(test)
-    print("\n## Failures\n\n| tests | of | why |\n|---|---|---|")
+    print("\n## Failed or not run\n\n| tests | of | why |\n|---|---|---|")
     for (reason, suite), tests in failures.items():
         tests = list(dict.fromkeys(tests))
         names = ", ".join(f"`{test}`" for test in tests[:2]) + (f" and {len(tests) - 2} more" if len(tests) > 2 else "")
         print(f"| {names} | {suite.partition(' `')[0]} | {reason} |")
-    print("\nThe lists have the reasons of skipped tests, which are the suites' own.")
+    print("\nThe other skipped tests are skipped by their own conditions, which the lists name.")
     print(MANUAL, end="")
 
 

@@ -20,7 +20,7 @@ import unittest
 _ENVIRONMENT = {
     # As on a GPU, a program finds out by its own time limits that a peer has failed.
     "LIBNCCL_CPU_FAILURES": "wait",
-    # DistributedTest.test_ddp_uneven_inputs allocates 3 GB on each device.
+    # PyTorch's test_ddp_uneven_inputs needs more than the default, an eighth of half of the host's memory.
     "LIBNCCL_CPU_DEVICE_MEMORY": "4G",
     # `torch.cuda.is_available` does not initialize CUDA, after which this process could not fork.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
