@@ -157,7 +157,8 @@ impl Shared {
         Ok(ResultCode::from_raw(state))
     }
 
-    /// Polls the method `call`, in progress since `start`. An abort of the `parent` ends it too, as does the `timeout`.
+    /// Polls the method `call`, in progress since `start`. The wait also ends when the `parent` is aborted, or after the
+    /// `timeout`.
     ///
     /// The caller has entered NCCL, or nothing else has the communicator. When this returns `Ready`, NCCL on host memory no
     /// longer uses the arguments of the call, because a call in progress is aborted first.

@@ -1,4 +1,4 @@
-//! What observers receive: the start and the end of operations, changes of communicators, and their identity.
+//! The arguments of observers: the start and the end of operations, changes of communicators, and their identity.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -100,7 +100,7 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer; of an exchange, the destination.
+    /// Returns the root or the peer; for an exchange, the destination.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
@@ -353,7 +353,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Returns the identity of the next child of a communicator: of a split the one with a color. NCCL does not count
+    /// Returns the identity of the next child of a communicator; for a split, the child with this color. NCCL does not count
     /// shrinks, which have one hash; here each has a separate identity.
     pub fn next(&self, parent: CommunicatorId, color: Option<i32>) -> CommunicatorId {
         match color {
@@ -374,7 +374,7 @@ mod tests {
     use super::{Children, CommunicatorId};
     use crate::unique_id::UniqueId;
 
-    /// The values are those of `getHash`, `eatHash` and `digestHash` in `src/include/bitops.h` of NCCL 2.30.7.
+    /// The values come from `getHash`, `eatHash` and `digestHash` in `src/include/bitops.h` of NCCL 2.30.7.
     #[test]
     fn identity_is_the_hash_of_nccl() {
         let id = UniqueId::from_bytes(std::array::from_fn(|byte| (byte as u8).wrapping_mul(7)));

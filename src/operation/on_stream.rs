@@ -59,11 +59,12 @@ impl<'a> CallOptions<'a> {
         Self { config: Some(config), ..self }
     }
 
-    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout), which it must have: the
-    /// calls of other communicators block inside NCCL. In a group, use [`Group::timeout`](crate::group::Group::timeout).
+    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout). The
+    /// communicator must have a timeout: without one, its calls block inside NCCL. In a group, use
+    /// [`Group::timeout`](crate::group::Group::timeout).
     ///
-    /// It limits the wait on the host: on a GPU, for the launch. [`Communicator::synchronize`] limits the wait for the work
-    /// itself.
+    /// The limit applies to the host: on a GPU, to the wait for the launch. [`Communicator::synchronize`] limits the wait
+    /// for the work itself.
     ///
     /// ```
     /// use std::time::Duration;
