@@ -102,7 +102,7 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .disable_header_comment()
         .merge_extern_blocks(true)
         .use_core()
-        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen knows Rust 1.85"))
+        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen supports Rust 1.85"))
         .rust_edition(bindgen::RustEdition::Edition2024)
         .wrap_unsafe_ops(true)
         .formatter(Formatter::Prettyplease)

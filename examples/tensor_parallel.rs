@@ -1,5 +1,5 @@
-//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows,
-//! so that one all-reduce at the end is all that the ranks exchange (Megatron-LM's scheme for a transformer's MLP).
+//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows, so
+//! that the ranks exchange only one all-reduce at the end (Megatron-LM's scheme for a transformer's MLP).
 //!
 //! ```console
 //! $ cargo run --release --example tensor_parallel -- 4

@@ -116,7 +116,7 @@ impl Library {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) searched: Vec<PathBuf>,
-    /// Whether the user named the directory, which excludes a fallback.
+    /// Set if the user named the directory, which excludes a fallback.
     pub(crate) named: bool,
     /// AMD's library, which cannot be linked.
     pub(crate) rccl: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! The values that functions return: as results, and of those that the library lacks.
+//! The values that functions return, and the values returned for functions that the library lacks.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;

@@ -47,7 +47,7 @@ const ACCEPTED: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
-    /// The root has left without notifying the ranks that join later.
+    /// The root was cancelled, and has not notified the ranks that join later.
     #[error(transparent)]
     RootLeft(Error),
     #[error(transparent)]
@@ -215,7 +215,7 @@ fn join_as_peer(
     Ok(state)
 }
 
-/// Notifies ranks that join later, which would otherwise wait for this rank and for the root, which has left.
+/// Notifies ranks that join later, which would otherwise wait for this rank and for the former root.
 fn replace_root(
     address: &SocketAddrUnix,
     listener: OwnedFd,

@@ -288,8 +288,8 @@ fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(
-            "this process cannot tell whether that of rank {rank} runs, as they do not agree on its start time: they are \
-             in different time namespaces"
+            "this process cannot check whether the process of rank {rank} runs, because they disagree on its start time: \
+             they are in different time namespaces"
         ))),
         // The end of a process is detected later.
         _ => Ok(()),

@@ -203,8 +203,8 @@ fn explain(header: CallHeader, state: &SharedState) -> String {
         return " (LIBNCCL_CPU_STRICT is 1: every send waits for its receiver)".into();
     }
     format!(
-        " (NCCL would queue the send on its stream; here it returns at once only if the message has at most \
-         {MESSAGE_MAX} bytes and fits with all that the peer has not received into {} bytes)",
+        " (NCCL would queue the send on its stream; here it returns immediately only if it has at most \
+         {MESSAGE_MAX} bytes and fits, with all that the peer has not received, into {} bytes)",
         state.mailbox_size()
     )
 }
