@@ -1,4 +1,4 @@
-//! Slices and streams of the crate cudarc: each rank normalises a vector whose parts all ranks hold.
+//! Slices and streams of the crate cudarc: each rank normalizes a vector whose parts all ranks hold.
 //!
 //! ```console
 //! $ cargo run --release --features cudarc --example cudarc -- 4

@@ -40,7 +40,7 @@ fn main() -> Result<()> {
 fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
     let (comm, stream) = (&rank.comm, rank.stream());
     let own = comm.rank();
-    let neighbours = [own.checked_sub(1), Some(own + 1).filter(|next| *next < comm.size())];
+    let neighbors = [own.checked_sub(1), Some(own + 1).filter(|next| *next < comm.size())];
     // The values that the left and the right neighbor write here, then the values that this rank writes there: NCCL puts
     // only from windows.
     let mut memory = rank.nccl.alloc::<f32>(4)?;
@@ -53,7 +53,7 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
         rank.write(&mut edges, &[part[0], part[cells - 1]]);
         copy(rank, edges.get(..), memory.get_mut(2..))?;
         let mut signals = Vec::new();
-        for (side, peer) in neighbours.into_iter().enumerate() {
+        for (side, peer) in neighbors.into_iter().enumerate() {
             let (Some(peer), Some(edge)) = (peer, memory.get(2 + side..=2 + side)) else { continue };
             // This rank is the right neighbor of its left neighbor.
             comm.put_signal(edge, peer, window.at(1 - side), Signal::default(), stream)?;
@@ -62,7 +62,7 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
         if !signals.is_empty() {
             comm.wait_signal(&signals, stream)?;
         }
-        for (side, _) in neighbours.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
+        for (side, _) in neighbors.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
             copy(rank, memory.get(side..=side), around.get_mut(side..=side))?;
         }
         let ends = rank.read(&around);

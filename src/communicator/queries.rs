@@ -240,7 +240,7 @@ impl Communicator {
             // Device numbers have no meaning for host memory.
             Some(found) if found != expected && self.memory_space() == MemorySpace::Device => {
                 let problem =
-                    format!("{name} is of device {found}; the communicator is of device {expected}");
+                    format!("{name} is on device {found}; the communicator is on device {expected}");
                 Err(Error::argument(call, InvalidArgumentKind::Device, problem))
             }
             _ => Ok(()),

@@ -93,7 +93,7 @@ fn load(path: &Path) -> Result<Library, String> {
 fn check_mark(function: *const c_void) -> Result<(), String> {
     let file = interposer::file_of_code(function).ok_or("has code that belongs to no file")?;
     let is_marked = !symbol(&file, c"libnccl_trace").is_null();
-    if is_marked { Err("records calls, and is not NCCL".into()) } else { Ok(()) }
+    if is_marked { Err("is an interposer that records calls, not NCCL".into()) } else { Ok(()) }
 }
 
 /// Returns the NCCL that is in the process: linked under another name, preloaded, or opened by its path.

@@ -58,7 +58,7 @@ impl Starter {
         let is_same = word(self.send).is_some() && word(self.send) == word(self.recv);
         let operation = match (self.operation.in_place_form(), self.operation.sends, self.operation.receives)
         {
-            // If one buffer is larger, the address of the other buffer is inside it.
+            // If the buffers have different lengths, a call in place passes different addresses.
             (Some(in_place), Extent::Count, Extent::Count) if is_same => in_place,
             _ => self.operation,
         };

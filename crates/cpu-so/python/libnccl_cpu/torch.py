@@ -35,7 +35,7 @@ def _run(namespace):
 def _prepare():
     """Reads the command line, and starts Python again if the libraries are not preloaded."""
     parser = argparse.ArgumentParser("python3 -m libnccl_cpu.torch", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--races", choices=["off", "report", "error"], help="what to do about missing synchronisation")
+    parser.add_argument("--races", choices=["off", "report", "error"], help="what to do about missing synchronization")
     parser.add_argument("--seed", type=int, metavar="N", help="draw the order of operations from this number")
     parser.add_argument("--strict", action="store_true", help="find programs that only work because nothing is under load")
     parser.add_argument("--devices", type=int, metavar="N", help="the number of devices; 8 without it")

@@ -269,7 +269,7 @@ fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> Strin
     }
     let process = |rank: usize| joined[rank].map_or(0, |process| process.pid);
     format!(
-        "{} of {} ranks have come; missing: {}; come: {}",
+        "{} of {} ranks have joined; missing: {}; joined: {}",
         present.len(),
         joined.len(),
         list(&absent, name),
