@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the norm of the vector 1, 2, 3, ..., of which each rank has [`LENGTH`] elements.
+/// Returns the norm of the vector 1, 2, 3, ... Each rank has [`LENGTH`] of its elements.
 fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let context = CudaContext::new(rank)?;
     let stream = context.new_stream()?;

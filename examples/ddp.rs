@@ -13,14 +13,14 @@ use std::path::Path;
 use common::{Machine, Random, Rank, ranks};
 use libnccl::{NcclBuffer, ReduceOp, Result};
 
-/// Samples, and blocks of samples whose gradients are summed first: as many as the most ranks.
+/// The samples, and the blocks of samples whose gradients are summed first: as many as the maximum number of ranks.
 const SAMPLES: usize = 512;
 const BLOCKS: usize = 8;
 const HIDDEN: usize = 32;
 const STEPS: usize = 400;
 const RATE: f32 = 0.03;
 
-/// The most parameters of a bucket.
+/// The maximum number of parameters in a bucket.
 const BUCKET: usize = 64;
 
 /// The largest difference between the losses of several ranks and of one, as a share. Sums of floats depend on the order of

@@ -47,7 +47,7 @@ fn layer(rank: &Rank<'_>, input: &[f32], first: &[f32], second: &[f32]) -> Resul
     Ok(rank.read(&output))
 }
 
-/// Returns what some of the hidden units contribute to the output.
+/// Returns the contribution of some hidden units to the output.
 fn half_layer(input: &[f32], first: &[f32], second: &[f32], units: std::ops::Range<usize>) -> Vec<f32> {
     let mut output = vec![0.0; OUTPUTS];
     for unit in units {

@@ -91,11 +91,11 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// It does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a
-/// [scalar in the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
+/// A reduction does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a [scalar in the
+/// communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///
-/// A drop destroys it immediately, on any thread. If the communicator is in a call or an open group, the thread that leaves
-/// that call or group destroys it.
+/// Dropping it destroys it immediately, on any thread. If the communicator is in a call or an open group, the thread that
+/// leaves that call or group destroys it.
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'s, T> {

@@ -19,8 +19,8 @@ type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 const CALLS: i64 = 10_000;
 /// The number of pairs of processes that load: one with a bare `dlopen`, one with `Nccl::load`.
 const PAIRS: usize = 201;
-/// The limit for loading, beyond the bare `dlopen`: ten times what a busy machine takes, as a time on a machine that does
-/// other work shows only that something is wrong by far.
+/// The limit for loading, beyond the bare `dlopen`: ten times the time on a busy machine, because a time on a shared machine
+/// reveals only gross errors.
 const LOAD_LIMIT_US: f64 = 1000.0;
 
 /// The limits of additional instructions compared with C, for one operation and for a group with one. They leave room for

@@ -1,4 +1,4 @@
-//! The decisions of feature `link`: which library to link, by which directives, and what cargo has to watch.
+//! The decisions of feature `link`: which library to link, by which directives, and which files cargo watches.
 
 use std::env;
 use std::ffi::OsString;

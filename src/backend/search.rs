@@ -32,7 +32,7 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 
 /// All places, in order.
 ///
-/// NCCL precedes RCCL in every place: if both are installed, this crate prefers the one that it is named after.
+/// NCCL precedes RCCL in every place: if both are installed, this crate prefers NCCL.
 const PLACES: [Place; 20] = [
     // Always a file: the dynamic linker would search for a bare name.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),

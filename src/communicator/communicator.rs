@@ -126,7 +126,7 @@ pub struct Communicator {
     device: i32,
     /// The limit of each wait; set for nonblocking communicators only.
     pub(super) timeout: Option<Duration>,
-    /// Set once its work was revoked, or aborted by a shrink: there is nothing to finalize.
+    /// Set once its work was revoked, or aborted by a shrink, so that there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
     /// Set while it is in the group that is open on this thread.
     in_group: AtomicBool,

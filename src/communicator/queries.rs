@@ -58,8 +58,8 @@ pub enum MemoryStatistic {
 }
 
 impl Communicator {
-    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
-    /// or [`ResultCode::IN_PROGRESS`]. An error is permanent: the communicator has to be aborted.
+    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued, or
+    /// [`ResultCode::IN_PROGRESS`]. An error is permanent: abort the communicator.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
         self.query("async_error", || self.shared.poll())

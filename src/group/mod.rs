@@ -1,6 +1,6 @@
 //! Groups of operations that NCCL starts together, and of communicators that it creates together.
 //!
-//! `participants.rs` has the communicators of a group, and what they need until its end.
+//! `participants.rs` has the communicators of a group, and the values that they need until its end.
 #![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd, and begins to create communicators.
 
 mod participants;

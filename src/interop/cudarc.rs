@@ -90,7 +90,8 @@ impl<'a> CudaGuard<'a> {
     }
 }
 
-/// Returns whether the operation's stream is on the buffer's device. A stream of an unknown device counts as such.
+/// Returns whether the operation's stream is on the buffer's device. A stream of an unknown device counts as one on the
+/// buffer's device.
 fn has_device_of(own: &CudaStream, stream: StreamRef<'_>) -> bool {
     stream.device().is_none_or(|found| Some(found) == device(own.context()))
 }

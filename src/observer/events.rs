@@ -243,18 +243,18 @@ pub enum CommunicatorEvent {
     /// [`synchronize`](crate::communicator::Communicator::synchronize) has found that the work on the stream with this
     /// address is complete.
     StreamCompleted(usize),
-    /// A group that it takes part in has failed: it can only be destroyed or aborted.
+    /// A group with the communicator has failed. It can only be destroyed or aborted.
     Failed,
     /// A watchdog has detected that a call takes too long.
     Stalled,
     /// A wait has exceeded its limit. The communicator is aborted after this.
     TimedOut,
-    /// It is healthy, its buffers are on a GPU, and it is dropped instead of destroyed: it is aborted after this, with its
+    /// A healthy communicator with buffers on a GPU is dropped instead of destroyed. It is aborted after this, with its
     /// unfinished work.
     Discarded,
-    /// It is aborted. The work in progress ends after this.
+    /// The communicator is aborted. The work in progress ends after this.
     Aborted,
-    /// It is destroyed, or handed to other code.
+    /// The communicator is destroyed, or handed to other code.
     Ended,
 }
 
@@ -291,10 +291,12 @@ impl Membership {
 /// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly different
 /// from other communicators.
 ///
-/// Its text has 16 hexadecimal digits. It is the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print, except for
-/// communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow), whose
-/// hash NCCL does not return, and for all but the first shrink of a communicator. It is unknown for communicators that other
-/// code created, and for a rank that has joined one that grows.
+/// It displays as 16 hexadecimal digits. It equals the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print,
+/// with these exceptions:
+/// - Communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow),
+///   whose hash NCCL does not return, have another identity.
+/// - So do all shrinks of a communicator after the first.
+/// - The identity is unknown if other code created the communicator, and on a rank that has joined a growing communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 

@@ -1,6 +1,6 @@
 //! Observers, which are notified of operations and of the lifecycle of communicators, and the descriptors of operations.
 //!
-//! `events.rs` has what observers receive, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
+//! `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
 //! descriptors.
 
 mod dispatch;

@@ -216,7 +216,8 @@ impl Operation {
         panic!("there is no operation of this name")
     }
 
-    /// Returns the operation that one call of this C function is, if any: the in-place form if it has one buffer only.
+    /// Returns the operation that a single call of this C function performs, if any. For a function with one buffer, this is
+    /// the in-place form.
     pub const fn of_function(function: &str) -> Option<&'static Self> {
         if sys::is_equal(function.as_bytes(), b"ncclBcast") {
             return Some(Self::of("broadcast_in_place"));

@@ -73,7 +73,7 @@ pub fn nccl() -> libnccl::Nccl {
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
     let nccl = nccl();
     if ranks > MAX_RANKS {
-        // Fails, before there is a list of so many devices.
+        // Fails before a list of this many devices is created.
         nccl.communicator(ranks, 0, &nccl.unique_id()?).init()?;
     }
     let devices: Vec<i32> = (0..).take(ranks.min(MAX_RANKS)).collect();

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(election.chosen_name(), Some(name));
         let name = election.choose_name().unwrap();
         assert_eq!(fs::read_to_string(moved.join("chosen")).unwrap(), name);
-        // A link is not followed in the right directory either.
+        // A link in the right directory is not followed either.
         fs::remove_file(moved.join("chosen")).unwrap();
         symlink(&victim, moved.join("chosen")).unwrap();
         assert_eq!(election.chosen_name(), None);

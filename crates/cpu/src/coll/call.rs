@@ -366,7 +366,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
     None
 }
 
-/// Describes the collectives of count 0 that one of two ranks made and the other did not.
+/// Describes the collectives of count 0 that only one of two ranks made.
 fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) -> Option<String> {
     let number = |rank| (state.call_args(rank, step)[0] >> EMPTY_CALLS.trailing_zeros()) as u8;
     let surplus = number(one).wrapping_sub(number(two)) as i8;

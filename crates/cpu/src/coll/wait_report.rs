@@ -1,4 +1,4 @@
-//! The report of a long wait: which rank waits for which, in which call, and what the awaited ranks do instead.
+//! The report of a long wait: which rank waits for which, in which call, and the current calls of the awaited ranks.
 //!
 //! The call of a waiting rank is available only inside its operation, which is polled. A thread that has waited for long therefore sets a
 //! flag, and each of its pending operations adds its description at the next poll.
