@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libnccl::sys::device::ncclTeam_t;
 use libnccl::sys::ncclResult_t;
 
-const NO_LIBRARY: &CStr = c"libnccl-trace found no NCCL library to forward calls to";
+const NO_LIBRARY: &CStr = c"libnccl-trace has found no NCCL library to forward calls to";
 
 /// The message of the last call of a missing function, until it is read.
 static MESSAGE: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
