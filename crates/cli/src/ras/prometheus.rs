@@ -1,4 +1,4 @@
-//! A report as metrics in Prometheus's text format. docs/hangs.md lists them.
+//! A report as metrics in Prometheus's text format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};

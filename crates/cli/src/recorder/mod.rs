@@ -4,6 +4,7 @@ mod collectives;
 mod finding;
 mod live;
 mod messages;
+mod pytorch;
 mod recording;
 mod timeline;
 mod waits;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -26,6 +27,10 @@ const DIFF_HELP: &str = "\
 Each rank of a job writes its recording when it fails, or on request (docs/hangs.md). An example:
   nccl recorder diff /tmp/recordings
   nccl recorder diff rank0.json rank1.json --html job.html
+
+It reads the dumps of PyTorch's flight recorder too, whose names end in the rank (TORCH_FR_DUMP_TEMP_FILE, before PyTorch 2.9
+TORCH_NCCL_DEBUG_INFO_TEMP_FILE):
+  nccl recorder diff /tmp/nccl_trace_rank_*
 
 A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGNAL names, USR1 or USR2, and goes on:
   nccl recorder diff --pid 4711
@@ -96,7 +101,16 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
         [] => vec![],
         processes => live::request(processes, arguments.timeout)?,
     };
-    let Recordings { jobs, left_out, lacks_some } = recording::read(&arguments.paths, written)?;
+    let files = recording::candidates(&arguments.paths, written)?;
+    if let Some(dumps) = pytorch::read(&files)? {
+        let is_sound = pytorch::diff(&dumps, arguments.json)?;
+        ensure!(
+            arguments.html.is_none(),
+            "--html: there is no timeline of PyTorch's dumps, only of libnccl's recordings"
+        );
+        return Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let Recordings { jobs, left_out, lacks_some } = recording::read(files)?;
     for problem in &left_out {
         anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
     }

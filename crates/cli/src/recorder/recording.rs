@@ -12,6 +12,7 @@ use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::pytorch;
 use crate::{escapes, file};
 
 const FORMAT: &str = "libnccl recorder";
@@ -149,15 +150,35 @@ pub(super) struct Recordings {
     pub(super) lacks_some: bool,
 }
 
-/// Reads files, the files `*.json` in folders, and files that ranks have `written`. A file that cannot be compared is an error if
-/// the paths name it; else it is left out, unless nothing remains.
-pub(super) fn read(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Recordings> {
-    let mut files = files(paths)?;
-    files.extend(written.into_iter().map(|path| (path, false)));
+/// A file with a recording, perhaps.
+pub(super) struct Candidate {
+    pub(super) path: PathBuf,
+    /// Set if the user named it, and not its directory.
+    pub(super) is_named: bool,
+    /// What it contains, or why it cannot be read.
+    pub(super) bytes: Result<Vec<u8>>,
+}
+
+/// Reads the files, those of directories that may be recordings, and files that ranks have `written`.
+pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec<Candidate>> {
+    let read = |(path, is_named): (PathBuf, bool)| {
+        let bytes = file::read(&path).with_context(|| format!("cannot read {}", path.display()));
+        Candidate { path, is_named, bytes }
+    };
+    let written = written.into_iter().map(|path| (path, false));
+    Ok(files(paths)?.into_iter().chain(written).map(read).collect())
+}
+
+/// Compares the recordings of libnccl's. A file that is none is an error if the user named it; else it is left out, unless nothing
+/// remains.
+pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
-    for (path, is_named) in files {
-        let (error, is_foreign) = match file::read(&path) {
-            Err(error) => (Error::new(error).context(format!("cannot read {}", path.display())), false),
+    for Candidate { path, is_named, bytes } in candidates {
+        if !is_named && !is_json(&path) {
+            continue;
+        }
+        let (error, is_foreign) = match bytes {
+            Err(error) => (error, false),
             Ok(text) => match parse(&text, &path) {
                 Ok(own) => {
                     parsed.push((path, is_named, own));
@@ -236,6 +257,10 @@ fn is_foreign(text: &[u8]) -> bool {
     serde_json::from_slice::<Value>(text).is_ok_and(|value| value["format"] != FORMAT)
 }
 
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
 /// Returns the files, and whether the paths name them.
 fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
     let mut files = Vec::new();
@@ -244,17 +269,19 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
             files.push((path.clone(), true));
             continue;
         }
-        let folder = |path: &Path| format!("cannot read the directory {}", path.display());
-        let entries = fs::read_dir(path).with_context(|| folder(path))?;
+        let directory = || format!("cannot read the directory {}", path.display());
         let mut found = Vec::new();
-        for entry in entries {
-            let file = entry.with_context(|| folder(path))?.path();
-            if file.extension().is_some_and(|extension| extension == "json") {
+        for entry in fs::read_dir(path).with_context(directory)? {
+            let file = entry.with_context(directory)?.path();
+            if is_json(&file) || pytorch::rank_of(&file).is_some() {
                 found.push(file);
             }
         }
         if found.is_empty() {
-            bail!("no recording in the directory {}: expected files *.json", path.display());
+            bail!(
+                "no recording in the directory {}: expected files *.json, or dumps of PyTorch whose names end in the rank",
+                path.display()
+            );
         }
         found.sort();
         files.extend(found.into_iter().map(|file| (file, false)));

@@ -20,6 +20,7 @@ mod recorder_bounds;
 mod recorder_folder;
 mod recorder_live;
 mod recorder_of_ranks;
+mod recorder_pytorch;
 mod run;
 mod set_uid;
 mod snapshot;

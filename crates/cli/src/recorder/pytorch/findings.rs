@@ -1,0 +1,300 @@
+//! Which ranks hold up a job, by the dumps of all: those for which others wait, and which wait for nobody.
+//!
+//! PyTorch queues operations without waiting for them. A rank with open calls is therefore no reason for suspicion, and neither is a
+//! rank that is behind on one group because it waits on another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks};
+use super::super::recording::State;
+use super::{Entry, Group};
+use crate::escapes;
+
+/// A finding, and when the call was made that it is about.
+type Timed = (u64, Finding);
+
+/// Returns what differs between the ranks.
+pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = groups.iter().filter_map(different_calls).collect();
+    findings.extend(missing_dumps(groups));
+    let waits = Waits::new(groups);
+    findings.extend(earliest(groups.iter().flat_map(|group| missing_calls(group, &waits)).collect()));
+    findings.extend(waits.circular(groups));
+    findings.extend(earliest(groups.iter().filter_map(not_completed).collect()));
+    if findings.is_empty() {
+        findings.extend(unmatched_messages(groups, &waits));
+    }
+    findings
+}
+
+/// Keeps, of findings of one kind with the same ranks, the one about the first call, and adds the number of the others.
+fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
+    findings.sort_by_key(|(time, _)| *time);
+    let mut kept: Vec<(Finding, usize)> = Vec::new();
+    for (_, finding) in findings {
+        match kept.iter_mut().find(|(first, _)| first.ranks == finding.ranks) {
+            Some((_, others)) => *others += 1,
+            None => kept.push((finding, 0)),
+        }
+    }
+    let finding = |(mut finding, others): (Finding, usize)| {
+        match others {
+            0 => {}
+            1 => finding.problem += "; the same on another group",
+            _ => finding.problem += &format!("; the same on {others} other groups"),
+        }
+        finding
+    };
+    kept.into_iter().map(finding).collect()
+}
+
+fn finding<'a>(
+    group: &Group<'_>,
+    kind: Kind,
+    ranks: Vec<usize>,
+    problem: String,
+    calls: impl IntoIterator<Item = (usize, &'a Entry)>,
+) -> Finding {
+    let call = |(rank, entry): (usize, &Entry)| {
+        // Not the frames of PyTorch itself.
+        let frame = entry.frames.iter().find(|frame| !frame.filename.contains("/torch/"));
+        let site = frame.map(|frame| format!("{}:{}", escapes::in_line(&frame.filename), frame.line));
+        let state = if entry.is_open() { State::Called } else { State::Completed };
+        Call { rank, call: entry.to_string(), site, state }
+    };
+    let calls = calls.into_iter().map(call).collect();
+    Finding {
+        communicator: group.to_string(),
+        kind,
+        ranks,
+        more_ranks: 0,
+        collective: None,
+        problem,
+        calls,
+        last_agreement: None,
+    }
+}
+
+/// Returns the first collective of a group that its ranks did not call alike.
+fn different_calls(group: &Group<'_>) -> Option<Finding> {
+    let mut calls: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
+    for (rank, member) in &group.members {
+        for (number, entries) in &member.collectives {
+            // Coalesced operations have one number.
+            if let [entry] = entries[..] {
+                calls.entry(*number).or_default().push((*rank, entry));
+            }
+        }
+    }
+    let (number, calls, usual) = calls.into_iter().find_map(|(number, calls)| {
+        let usual = usual(&calls);
+        let differs = calls.iter().any(|(_, call)| difference(call, usual).is_some());
+        differs.then_some((number, calls, usual))
+    })?;
+    let differing = calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
+    let differing: Vec<_> = differing.collect();
+    let (_, own, (kind, what)) = *differing.first()?;
+    let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
+    let names = name_ranks(&ranks);
+    let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
+    let finding = finding(group, kind, ranks, problem, calls);
+    Some(Finding { collective: Some(number), ..finding })
+}
+
+/// Returns the call that most ranks have made; of equally many, that of the lowest rank.
+fn usual<'a>(calls: &[(usize, &'a Entry)]) -> &'a Entry {
+    let votes = |(_, call): &(usize, &Entry)| {
+        calls.iter().filter(|(_, other)| difference(call, other).is_none()).count()
+    };
+    let (_, usual) = calls.iter().rev().max_by_key(|call| votes(call)).expect("a collective has a call");
+    usual
+}
+
+/// Returns in what calls of one number differ.
+fn difference(one: &Entry, other: &Entry) -> Option<(Kind, &'static str)> {
+    let elements =
+        |entry: &Entry| entry.input_sizes.iter().map(|shape| shape.iter().product::<u64>()).sum::<u64>();
+    // The ranks of the others may have different shares.
+    let has_equal_sizes = matches!(
+        one.profiling_name.trim_start_matches("nccl:"),
+        "all_reduce" | "broadcast" | "reduce" | "_all_gather_base" | "_reduce_scatter_base"
+    );
+    if one.profiling_name != other.profiling_name {
+        Some((Kind::OtherOperation, ""))
+    } else if one.input_dtypes != other.input_dtypes {
+        Some((Kind::OtherType, "with another type: "))
+    } else if has_equal_sizes && elements(one) != elements(other) {
+        Some((Kind::OtherSize, "with another size: "))
+    } else {
+        None
+    }
+}
+
+fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
+    let missing = |group: &&Group<'_>| group.ranks.len() - group.members.len();
+    let group = groups.iter().max_by_key(|group| (missing(group), group.ranks.len()));
+    let group = group.filter(|group| missing(group) > 0)?;
+    let ranks = group.ranks.iter().copied().filter(|rank| !group.members.contains_key(rank));
+    let ranks: Vec<usize> = ranks.take(NAMED).collect();
+    let (names, size) = (name_first_ranks(&ranks, missing(&group)), group.ranks.len());
+    let problem = format!("there is no dump of {names} of {size}: dead, or not asked for one");
+    let more_ranks = missing(&group) - ranks.len();
+    Some(Finding { more_ranks, ..finding(group, Kind::MissingRank, ranks, problem, []) })
+}
+
+/// For which ranks each rank waits.
+struct Waits {
+    of_rank: BTreeMap<usize, BTreeSet<usize>>,
+    /// Those that have not called a collective in which others wait.
+    behind: BTreeSet<usize>,
+}
+
+impl Waits {
+    fn new(groups: &[Group<'_>]) -> Self {
+        let mut waits = Self { of_rank: BTreeMap::new(), behind: BTreeSet::new() };
+        for group in groups {
+            for (rank, member) in &group.members {
+                let Some((last, _)) = member.open_collectives().next_back() else { continue };
+                for other in group.ranks.iter().filter(|other| *other != rank) {
+                    let is_behind = group.last_called(*other).is_some_and(|called| called < last);
+                    // A rank without a dump may be what it waits for.
+                    if is_behind || !group.members.contains_key(other) {
+                        waits.of_rank.entry(*rank).or_default().insert(*other);
+                    }
+                    if is_behind {
+                        waits.behind.insert(*other);
+                    }
+                }
+            }
+            for message in group.unmatched_messages() {
+                waits.of_rank.entry(message.rank).or_default().insert(message.peer);
+            }
+        }
+        waits
+    }
+
+    fn waits(&self, rank: usize) -> bool {
+        self.of_rank.contains_key(&rank)
+    }
+
+    /// Returns the ranks that are behind, and wait for no rank that does not wait in the end for one of them.
+    fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
+        let mut explained: BTreeSet<usize> = BTreeSet::new();
+        let all = self.of_rank.values().flatten().copied();
+        let mut ends: Vec<usize> = all.filter(|rank| !self.waits(*rank)).collect();
+        while let Some(end) = ends.pop() {
+            if explained.insert(end) {
+                let waiting = self.of_rank.iter().filter(|(_, awaited)| awaited.contains(&end));
+                ends.extend(waiting.map(|(rank, _)| *rank));
+            }
+        }
+        let ranks: Vec<usize> = self.behind.difference(&explained).copied().collect();
+        let mut calls = Vec::new();
+        let mut first = None;
+        for group in groups {
+            for rank in &ranks {
+                let open = group.members.get(rank).and_then(|member| member.open_collectives().next());
+                if let Some((number, entry)) = open {
+                    first = first.or(Some(group));
+                    calls.push((*rank, number, entry, group));
+                }
+            }
+        }
+        let problem = format!(
+            "{} wait for each other: all ranks have to use their groups in the same order",
+            name_ranks(&ranks)
+        );
+        let mut finding = finding(
+            first?,
+            Kind::CircularWait,
+            ranks,
+            problem,
+            calls.iter().map(|(rank, _, entry, _)| (*rank, *entry)),
+        );
+        for (call, (_, number, _, group)) in finding.calls.iter_mut().zip(calls) {
+            call.call += &format!(", collective {number} on {group}");
+        }
+        Some(finding)
+    }
+}
+
+/// Returns the first collectives of a group in which ranks wait for others that wait for nobody, and have not called it.
+fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
+    let open = group.members.iter().flat_map(|(rank, member)| {
+        member.open_collectives().map(move |(number, entry)| (number, (*rank, entry)))
+    });
+    let mut callers: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
+    open.for_each(|(number, caller)| callers.entry(number).or_default().push(caller));
+    let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for rank in group.members.keys().filter(|rank| waits.behind.contains(rank) && !waits.waits(**rank)) {
+        let Some(called) = group.last_called(*rank) else { continue };
+        if let Some((number, _)) = callers.range(called + 1..).next() {
+            missing.entry(*number).or_default().push(*rank);
+        }
+    }
+    let finding = |(number, ranks): (u64, Vec<usize>)| {
+        let callers = &callers[&number];
+        let (_, entry) = callers[0];
+        let waiting: Vec<usize> = callers.iter().map(|(rank, _)| *rank).collect();
+        let has = if ranks.len() == 1 { "has" } else { "have" };
+        let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+        let problem = format!(
+            "{} {has} not called collective {number}, {entry}, in which {} {wait}",
+            name_ranks(&ranks),
+            name_ranks(&waiting)
+        );
+        let finding = finding(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
+        (entry.time_created_ns, Finding { collective: Some(number), ..finding })
+    };
+    missing.into_iter().map(finding).collect()
+}
+
+/// Returns the first collective of a group that some ranks have completed, and others that called it have not. All have to give
+/// their part before one can complete it.
+fn not_completed(group: &Group<'_>) -> Option<Timed> {
+    let needs_all = |entry: &Entry| {
+        let names = ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter"];
+        names.iter().any(|name| entry.profiling_name.contains(name))
+    };
+    let furthest = group.members.keys().filter_map(|rank| group.last_completed(*rank)).max()?;
+    let open = group.members.values().flat_map(|member| member.open_collectives().next());
+    let (number, entry) = open
+        .filter(|(number, entry)| *number <= furthest && needs_all(entry))
+        .min_by_key(|(number, _)| *number)?;
+    let calls: Vec<(usize, &Entry)> = group
+        .members
+        .iter()
+        .filter_map(|(rank, member)| Some((*rank, *member.collectives.get(&number)?.first()?)))
+        .filter(|(_, entry)| entry.is_open())
+        .collect();
+    let completed = group.members.keys().copied().filter(|rank| group.last_completed(*rank) >= Some(number));
+    let completed: Vec<usize> = completed.collect();
+    let ranks: Vec<usize> = calls.iter().map(|(rank, _)| *rank).collect();
+    let has = if ranks.len() == 1 { "has" } else { "have" };
+    let others_have = if completed.len() == 1 { "has" } else { "have" };
+    let problem = format!(
+        "{} {has} not completed collective {number}, {entry}, which {} {others_have}",
+        name_ranks(&ranks),
+        name_ranks(&completed)
+    );
+    let finding = finding(group, Kind::NotCompleted, ranks, problem, calls);
+    Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
+}
+
+/// Returns the messages that have no counterpart on a rank that waits for nobody; if all wait, all.
+fn unmatched_messages(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
+    let unmatched = || {
+        groups
+            .iter()
+            .flat_map(|group| group.unmatched_messages().into_iter().map(move |message| (group, message)))
+    };
+    let is_end = |peer: usize| !waits.waits(peer);
+    let has_end = unmatched().any(|(_, message)| is_end(message.peer));
+    let named = unmatched().filter(|(_, message)| !has_end || is_end(message.peer));
+    let finding = |(group, message): (&Group<'_>, super::group::Unmatched<'_>)| {
+        let (rank, peer, entry) = (message.rank, message.peer, message.entry);
+        let problem = format!("rank {rank} waits in {entry} for rank {peer}, which has no counterpart of it");
+        (entry.time_created_ns, finding(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]))
+    };
+    earliest(named.map(finding).collect())
+}

@@ -1,0 +1,212 @@
+//! The groups of a job, each with what its ranks have recorded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Dump, Entry, Status};
+use crate::escapes;
+
+/// A group of processes. All dumps describe it with the same description and ranks; its name may be each process's own.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    pub(super) name: &'a str,
+    description: &'a str,
+    pub(super) ranks: Vec<usize>,
+    /// The ranks that have a dump.
+    pub(super) members: BTreeMap<usize, Member<'a>>,
+    /// Whether the numbers of the status are those of collectives. They are not if ranks exchanged messages, which count too.
+    has_status_of_collectives: bool,
+}
+
+/// What a rank has recorded of a group.
+#[derive(Debug, Default)]
+pub(super) struct Member<'a> {
+    /// By number. Those that were coalesced share one.
+    pub(super) collectives: BTreeMap<u64, Vec<&'a Entry>>,
+    messages: Vec<&'a Entry>,
+    status: Option<Status>,
+}
+
+/// Returns the groups of all dumps.
+pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Group<'_>>> {
+    let mut groups: BTreeMap<(&str, Vec<usize>, Identity<'_>), Group<'_>> = BTreeMap::new();
+    for (rank, (path, dump)) in dumps {
+        let names = names(dump);
+        let mut of_name: HashMap<&str, Member<'_>> = HashMap::new();
+        for (number, status) in &dump.pg_status {
+            if let Some(name) = names.get(number) {
+                of_name.entry(name).or_default().status = Some(*status);
+            }
+        }
+        for entry in &dump.entries {
+            let member = of_name.entry(&entry.process_group.0).or_default();
+            if entry.is_p2p {
+                member.messages.push(entry);
+            } else {
+                member.collectives.entry(entry.collective_seq_id).or_default().push(entry);
+            }
+        }
+        let mut counts: HashMap<(&str, Vec<usize>), usize> = HashMap::new();
+        for (name, configuration) in configurations(dump) {
+            let description = configuration.desc.as_str();
+            let ranks: Vec<usize> = match configuration.ranks.as_str() {
+                "" | "[]" => dumps.keys().copied().collect(),
+                ranks => serde_json::from_str(ranks)
+                    .with_context(|| format!("{}: ranks {ranks} of group {description}", path.display()))?,
+            };
+            ensure!(
+                ranks.contains(rank),
+                "{}: rank {rank}, as the file's name says, is not among the ranks {} of group {description}",
+                path.display(),
+                configuration.ranks
+            );
+            let count = counts.entry((description, ranks.clone())).or_default();
+            *count += 1;
+            let identity = match name.parse::<u64>() {
+                Ok(_) => Identity::Order(*count),
+                Err(_) => Identity::Name(name),
+            };
+            let group = groups.entry((description, ranks.clone(), identity));
+            let group = group.or_insert_with(|| Group {
+                name,
+                description,
+                ranks,
+                members: BTreeMap::new(),
+                has_status_of_collectives: false,
+            });
+            group.members.insert(*rank, of_name.remove(name).unwrap_or_default());
+        }
+    }
+    let mut groups: Vec<Group<'_>> = groups.into_values().collect();
+    for group in &mut groups {
+        group.has_status_of_collectives = has_status_of_collectives(&group.members);
+    }
+    Ok(groups)
+}
+
+/// What distinguishes groups of one description with the same ranks: an order of creation, as PyTorch's names are numbers that
+/// processes count on their own, or a name.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity<'a> {
+    Order(usize),
+    Name(&'a str),
+}
+
+/// Returns the configurations in the order in which the process made the groups.
+fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
+    let mut all: Vec<_> = dump.pg_config.values().map(|own| (own.name.as_str(), own)).collect();
+    all.sort_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name));
+    all
+}
+
+/// Returns the names of the groups by the numbers that a process gives them. Its entries have both; a group without entries is
+/// known by its place, as both rise.
+fn names(dump: &Dump) -> BTreeMap<u64, &str> {
+    let of_entries = dump.entries.iter().map(|entry| (entry.pg_id, entry.process_group.0.as_str()));
+    let of_entries: BTreeMap<u64, &str> = of_entries.collect();
+    let configurations = configurations(dump);
+    let are_numbers = configurations.iter().all(|(name, _)| name.parse::<u64>().is_ok());
+    if !are_numbers || configurations.len() != dump.pg_status.len() {
+        return of_entries;
+    }
+    let in_order: BTreeMap<u64, &str> =
+        dump.pg_status.keys().copied().zip(configurations.into_iter().map(|(name, _)| name)).collect();
+    let agrees = of_entries.iter().all(|(number, name)| in_order.get(number) == Some(name));
+    if agrees { in_order } else { of_entries }
+}
+
+/// Returns whether the last entry of each rank that has one is the last call of its status.
+fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
+    let mut is_confirmed = false;
+    for member in members.values() {
+        let last = member.collectives.last_key_value().map(|(number, _)| *number);
+        match (last, member.status) {
+            _ if !member.messages.is_empty() => return false,
+            (Some(last), Some(status)) if i64::try_from(last) != Ok(status.last_enqueued_collective) => {
+                return false;
+            }
+            (Some(_), Some(_)) => is_confirmed = true,
+            _ => {}
+        }
+    }
+    is_confirmed
+}
+
+impl Group<'_> {
+    /// Returns the number of the last collective that a rank has called, if its dump tells.
+    pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
+        let member = self.members.get(&rank)?;
+        let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
+        let status = member.status.filter(|_| self.has_status_of_collectives);
+        recorded.or_else(|| u64::try_from(status?.last_enqueued_collective.max(0)).ok())
+    }
+
+    /// Returns the number of the last collective that a rank has completed, if its dump tells.
+    pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
+        let status = self.members.get(&rank)?.status.filter(|_| self.has_status_of_collectives)?;
+        u64::try_from(status.last_completed_collective.max(0)).ok()
+    }
+}
+
+impl<'a> Member<'a> {
+    /// Returns the collectives that have not completed, by number.
+    pub(super) fn open_collectives(&self) -> impl DoubleEndedIterator<Item = (u64, &'a Entry)> {
+        let first = |(number, entries): (&u64, &Vec<&'a Entry>)| Some((*number, *entries.first()?));
+        self.collectives.iter().filter_map(first).filter(|(_, entry)| entry.is_open())
+    }
+
+    /// Returns how many of the messages in this direction have not completed: `send 0->1` or `recv 0<-1`, of ranks in the group.
+    fn open_messages(&self, name: &str) -> usize {
+        let is_named = |entry: &&&Entry| entry.profiling_name.trim_start_matches("nccl:") == name;
+        self.messages.iter().filter(|entry| entry.is_open()).filter(is_named).count()
+    }
+}
+
+/// A message that waits for another rank, which is not in its counterpart.
+#[derive(Debug)]
+pub(super) struct Unmatched<'a> {
+    pub(super) rank: usize,
+    pub(super) peer: usize,
+    pub(super) entry: &'a Entry,
+}
+
+impl<'a> Group<'a> {
+    /// Returns the messages that wait for a rank with a dump that has fewer in the other direction.
+    pub(super) fn unmatched_messages(&self) -> Vec<Unmatched<'a>> {
+        let mut unmatched = Vec::new();
+        for (own, rank) in self.ranks.iter().enumerate() {
+            let Some(member) = self.members.get(rank) else { continue };
+            let mut seen = BTreeMap::new();
+            for entry in member.messages.iter().filter(|entry| entry.is_open()) {
+                let name = entry.profiling_name.trim_start_matches("nccl:");
+                let Some((_, end)) = name.split_once("->").or(name.split_once("<-")) else { continue };
+                let Ok(end) = end.parse::<usize>() else { continue };
+                let counterpart = match name.starts_with("send") {
+                    true => format!("recv {end}<-{own}"),
+                    false => format!("send {end}->{own}"),
+                };
+                let count = seen.entry(name).or_insert(0);
+                *count += 1;
+                let Some((peer, other)) =
+                    self.ranks.get(end).and_then(|peer| Some((*peer, self.members.get(peer)?)))
+                else {
+                    continue;
+                };
+                if other.open_messages(&counterpart) < *count {
+                    unmatched.push(Unmatched { rank: *rank, peer, entry });
+                }
+            }
+        }
+        unmatched
+    }
+}
+
+/// `EXPERT_MODEL_PARALLEL_GROUP (72)`.
+impl fmt::Display for Group<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", escapes::in_line(self.description), escapes::in_line(self.name))
+    }
+}

@@ -1,0 +1,236 @@
+//! `nccl recorder diff` on dumps of PyTorch's flight recorder.
+
+use serde_json::{Value, json};
+
+use crate::common::{assert_has, json, list, nccl};
+use crate::snapshot::Session;
+
+/// A group of ranks, and the number that the ranks have for it.
+struct Group {
+    number: u64,
+    name: &'static str,
+    ranks: &'static [usize],
+}
+
+const ALL: Group = Group { number: 0, name: "0", ranks: &[0, 1, 2, 3] };
+const LOW: Group = Group { number: 1, name: "1", ranks: &[0, 1] };
+const HIGH: Group = Group { number: 1, name: "2", ranks: &[2, 3] };
+
+/// Returns an entry of a collective, which a rank made the later, the higher its number is.
+fn call(group: &Group, number: u64, state: &str) -> Value {
+    json!({
+        "record_id": 900 + number, "pg_id": group.number, "process_group": [group.name, "undefined"],
+        "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1000 * number, "input_sizes": [[4, 2]], "input_dtypes": ["Float"],
+        "output_sizes": [[4, 2]], "output_dtypes": ["Float"], "state": state, "retired": state == "completed",
+        "timeout_ms": 600_000, "is_p2p": false,
+        "frames": [
+            { "name": "all_reduce", "filename": "/lib/torch/distributed/distributed_c10d.py", "line": 2501 },
+            { "name": "step", "filename": "train.py", "line": 40 + number },
+        ],
+    })
+}
+
+fn open(group: &Group, number: u64) -> Value {
+    call(group, number, "scheduled")
+}
+
+fn message(group: &Group, name: &str) -> Value {
+    with(open(group, 1), json!({ "is_p2p": true, "p2p_seq_id": 1, "profiling_name": format!("nccl:{name}") }))
+}
+
+fn with(mut entry: Value, changes: Value) -> Value {
+    for (name, value) in changes.as_object().unwrap() {
+        entry[name] = value.clone();
+    }
+    entry
+}
+
+/// The last call that a rank made on a group, and the last that it completed.
+type Status = [u64; 2];
+
+/// Returns the dump of a rank, with the state of the group of all ranks and of its own half.
+fn dump(rank: usize, status: [Status; 2], entries: &[Value]) -> Value {
+    let groups = [ALL, if rank < 2 { LOW } else { HIGH }];
+    let (mut configurations, mut states) = (json!({}), json!({}));
+    for (Group { number, name, ranks }, [called, completed]) in groups.into_iter().zip(status) {
+        configurations[name] = json!({ "name": name, "desc": "undefined", "ranks": format!("{ranks:?}") });
+        states[number.to_string()] = json!({
+            "last_enqueued_collective": called, "last_started_collective": -1,
+            "last_completed_collective": completed,
+        });
+    }
+    json!({
+        "version": "2.10", "nccl_version": "2.29.3", "pg_config": configurations, "pg_status": states,
+        "entries": entries,
+    })
+}
+
+/// Compares the dumps of ranks. The findings name these ranks, each of them once.
+#[track_caller]
+fn diff(session: &mut Session, case: &str, dumps: &[Option<Value>], expected: &[usize]) {
+    for (rank, dump) in dumps.iter().enumerate() {
+        if let Some(dump) = dump {
+            session.write(&format!("{case}/trace_{rank}"), dump.to_string());
+        }
+    }
+    session.write(&format!("{case}/notes.txt"), "not a dump");
+    session.nccl(&format!("recorder diff {case}"));
+    let output = nccl("recorder diff --json").arg(session.path(case)).output().unwrap();
+    let report = json(&String::from_utf8_lossy(&output.stdout));
+    let findings = list(&report["findings"]);
+    let findings = findings.iter();
+    let mut named: Vec<u64> =
+        findings.flat_map(|finding| list(&finding["ranks"])).map(|rank| rank.as_u64().unwrap()).collect();
+    named.sort_unstable();
+    named.dedup();
+    let expected: Vec<u64> = expected.iter().map(|rank| *rank as u64).collect();
+    assert_eq!(
+        (named, output.status.code()),
+        (expected.clone(), Some(i32::from(!expected.is_empty()))),
+        "{case}"
+    );
+}
+
+#[test]
+fn ranks_that_hold_up_a_job_are_named() {
+    let mut session = Session::new();
+    let mut case = |name: &str, dumps: [Option<Value>; 4], expected: &[usize]| {
+        diff(&mut session, name, &dumps, expected);
+    };
+    let done = |group: &Group| call(group, 7, "completed");
+    let idle = |rank| Some(dump(rank, [[7, 7], [5, 5]], &[done(&ALL)]));
+    case("agreement", [idle(0), idle(1), idle(2), idle(3)], &[]);
+    let busy = |rank| Some(dump(rank, [[8, 7], [5, 5]], &[done(&ALL), open(&ALL, 8)]));
+    case("open_calls_of_all", [busy(0), busy(1), busy(2), busy(3)], &[]);
+    case("call_that_one_has_not_made", [busy(0), busy(1), busy(2), idle(3)], &[3]);
+    // Rank 2 is behind because it waits for rank 3, which has nothing left but the numbers of its last calls.
+    let waiting = Some(dump(2, [[7, 7], [6, 5]], &[open(&HIGH, 6)]));
+    let silent = || Some(dump(3, [[7, 7], [5, 5]], &[]));
+    case("rank_that_is_behind_as_it_waits", [busy(0), busy(1), waiting, silent()], &[3]);
+    // The ring of rank 3 has lost call 6, which it has completed.
+    let early = |rank| Some(dump(rank, [[8, 5], [5, 5]], &[open(&ALL, 6), open(&ALL, 7), open(&ALL, 8)]));
+    let later = Some(dump(3, [[8, 7], [5, 5]], &[open(&ALL, 8)]));
+    case("calls_that_completed_on_one", [early(0), busy(1), busy(2), later.clone()], &[0]);
+    case("rank_without_a_dump", [busy(0), busy(1), None, later], &[2]);
+    let crossed = [
+        Some(dump(0, [[8, 7], [5, 5]], &[open(&ALL, 8)])),
+        Some(dump(1, [[7, 7], [6, 5]], &[open(&LOW, 6)])),
+    ];
+    let [one, other] = crossed;
+    case("groups_in_another_order", [one, other, busy(2), busy(3)], &[0, 1]);
+    for (name, change) in [
+        ("another_operation", json!({ "profiling_name": "nccl:broadcast" })),
+        ("another_type", json!({ "input_dtypes": ["Double"] })),
+        ("another_size", json!({ "input_sizes": [[4, 3]] })),
+    ] {
+        let wrong = Some(dump(1, [[8, 7], [5, 5]], &[with(open(&ALL, 8), change)]));
+        case(name, [busy(0), wrong, busy(2), busy(3)], &[1]);
+    }
+    let quiet = |rank| Some(dump(rank, [[0, 0], [0, 0]], &[]));
+    let receiver = Some(dump(1, [[0, 0], [0, 0]], &[message(&ALL, "recv 1<-0")]));
+    case("message_that_nobody_sends", [quiet(0), receiver.clone(), quiet(2), quiet(3)], &[0]);
+    let sender = Some(dump(0, [[0, 0], [0, 0]], &[message(&ALL, "send 0->1")]));
+    case("message_with_both_ends", [sender, receiver, quiet(2), quiet(3)], &[]);
+    session.check("recorder_pytorch");
+}
+
+#[test]
+fn file_that_is_no_dump_is_refused_by_name() {
+    let mut session = Session::new();
+    let good = dump(0, [[7, 7], [5, 5]], &[]).to_string();
+    session.write("trace_0", &good);
+    // Each list has the one before twice.
+    let mut bomb = b"\x80\x02]q\x00".to_vec();
+    for level in 0..28 {
+        bomb.extend([b"](h".as_slice(), &[level], b"h", &[level], b"eq", &[level + 1]].concat());
+    }
+    bomb.push(b'.');
+    let deep = [b"\x80\x02".as_slice(), &b"](".repeat(40), &b"e".repeat(40), b"."].concat();
+    for (name, bytes) in [
+        ("empty_1", b"".as_slice()),
+        ("cut_1", b"\x80\x02}(X\x07\x00\x00\x00vers"),
+        ("class_1", b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00idtR."),
+        ("newer_1", b"\x80\x04}."),
+        ("bytes_1", b"\x80\x02U\x01x."),
+        ("stack_1", b"\x80\x02(a."),
+        ("list_1", b"\x80\x02]."),
+        ("huge_1", b"\x80\x02\x8a\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01."),
+        ("bomb_1", &bomb),
+        ("deep_1", &deep),
+        ("old_1", good.replace("2.10", "1.5").as_bytes()),
+        ("unnumbered", good.as_bytes()),
+        ("second_0", good.as_bytes()),
+        ("other_1", br#"{ "format": "libnccl recorder" }"#),
+    ] {
+        session.write(name, bytes);
+        session.nccl(&format!("recorder diff trace_0 {name}"));
+    }
+    session.write("others/trace_5", &good);
+    session.nccl("recorder diff others");
+    session.write("job/trace_0", &good);
+    session.write("job/trace_1", b"\x80\x02}(X");
+    session.nccl("recorder diff job");
+    session.nccl("recorder diff trace_0 --html page.html");
+    session.write("none_0", r#"{ "version": "2.10", "pg_config": {} }"#);
+    session.nccl("recorder diff none_0");
+    session.check("recorder_pytorch_refused");
+}
+
+#[test]
+fn pickle_is_read() {
+    let session = Session::new();
+    let value = dump(1, [[7, 7], [5, 5]], &[open(&ALL, 7)]);
+    let mut pickle = b"\x80\x02".to_vec();
+    write(&value, &mut pickle, &mut vec![]);
+    pickle.push(b'.');
+    session.write("trace_1", &pickle);
+    session.write("trace_0", dump(0, [[6, 6], [5, 5]], &[]).to_string());
+    let output =
+        nccl("recorder diff").arg(session.path("trace_0")).arg(session.path("trace_1")).output().unwrap();
+    assert_has(
+        &String::from_utf8(output.stdout).unwrap(),
+        &["rank 0 has not called collective 7, nccl:all_reduce of 4x2 Float"],
+    );
+}
+
+/// Writes a value as PyTorch does: integers as short as possible, and a string once.
+fn write(value: &Value, pickle: &mut Vec<u8>, texts: &mut Vec<String>) {
+    match value {
+        Value::Null => pickle.push(b'N'),
+        Value::Bool(value) => pickle.push(if *value { 0x88 } else { 0x89 }),
+        Value::Number(number) => {
+            let number = number.as_i64().unwrap();
+            let (instruction, length) = match number {
+                0..=0xff => (b'K', 1),
+                0x100..=0xffff => (b'M', 2),
+                _ => (b'J', 4),
+            };
+            pickle.push(instruction);
+            pickle.extend(&number.to_le_bytes()[..length]);
+        }
+        Value::String(text) => match texts.iter().position(|written| written == text) {
+            Some(index) => pickle.extend([b'h', index as u8]),
+            None => {
+                pickle.push(b'X');
+                pickle.extend((text.len() as u32).to_le_bytes());
+                pickle.extend(text.as_bytes());
+                pickle.extend([b'q', texts.len() as u8]);
+                texts.push(text.clone());
+            }
+        },
+        Value::Array(items) => {
+            pickle.extend(b"](");
+            items.iter().for_each(|item| write(item, pickle, texts));
+            pickle.push(b'e');
+        }
+        Value::Object(entries) => {
+            pickle.push(b'}');
+            for (key, value) in entries {
+                write(&key.as_str().into(), pickle, texts);
+                write(value, pickle, texts);
+                pickle.push(b's');
+            }
+        }
+    }
+}
