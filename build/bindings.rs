@@ -102,7 +102,7 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .disable_header_comment()
         .merge_extern_blocks(true)
         .use_core()
-        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen knows Rust 1.85"))
+        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen supports Rust 1.85"))
         .rust_edition(bindgen::RustEdition::Edition2024)
         .wrap_unsafe_ops(true)
         .formatter(Formatter::Prettyplease)
@@ -173,7 +173,7 @@ fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     let (oldest, newer): (Vec<_>, Vec<_>) =
         names(linked).into_iter().partition(|name| is_oldest(name, since));
     format!(
-        "/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.\n\
+        "/// Calls `$callback!` with the name of a table, and of its functions by version: NCCL 2.13.4, and newer.\n\
          #[allow(unused_macros)]\nmacro_rules! {name} {{\n    ($callback:ident, $table:ident) => {{\n        \
          $callback! {{\n            $table;\n            oldest: {};\n            newer: {};\n        }}\n    \
          }};\n}}\n",
@@ -270,7 +270,7 @@ fn initializer(name: &str, definition: &str, types: &str) -> Option<String> {
 /// Generates the constant `SINCE`, the version of every item; see [`items_with_since`].
 fn since_constant(since: &[(String, u32)]) -> String {
     let mut text = String::from(
-        "/// The items of the headers: `(item, version code of the first release that has it)`; a field is\n\
+        "/// The items of the headers: `(item, version code of the first version that has it)`; a field is\n\
          /// `struct.field`.\n\
          pub const SINCE: &[(&str, u32)] = &[\n",
     );

@@ -9,8 +9,8 @@ pub(crate) const DIRECTORY: &str = "src/sys/generated";
 /// The file there with the hash of the headers that the copy was generated from.
 pub(crate) const HASH: &str = "headers.hash";
 
-/// What to do if bindgen cannot run, or generates other bindings than the committed ones from the same headers: `auto` compiles the
-/// committed bindings, with a warning, `require` fails; `never` does not try bindgen. Default: `auto`.
+/// The action if bindgen cannot run, or generates other bindings than the committed ones from the same headers: `auto`
+/// compiles the committed bindings, with a warning; `require` fails; `never` does not run bindgen. Default: `auto`.
 const BINDGEN: &str = "LIBNCCL_BINDGEN";
 
 /// Writes the bindings into `out`, from where the crate includes them.

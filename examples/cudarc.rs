@@ -1,4 +1,4 @@
-//! Slices and streams of the crate cudarc: each rank normalises a vector whose parts all ranks hold.
+//! Slices and streams of the crate cudarc: each rank normalizes a vector whose parts all ranks hold.
 //!
 //! ```console
 //! $ cargo run --release --features cudarc --example cudarc -- 4
@@ -18,7 +18,7 @@ use std::time::Duration;
 use cudarc::driver::CudaContext;
 use libnccl::{Nccl, ReduceOp, UniqueId};
 
-/// The time after which a rank that does not come is an error.
+/// The time after which a missing rank is an error.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The elements of each rank.
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the norm of the vector 1, 2, 3, ..., of which each rank has [`LENGTH`] elements.
+/// Returns the norm of the vector 1, 2, 3, ... Each rank has [`LENGTH`] of its elements.
 fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let context = CudaContext::new(rank)?;
     let stream = context.new_stream()?;
@@ -61,11 +61,11 @@ fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let mut sum = stream.clone_htod(&[squares])?;
     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, &stream)?;
 
-    // A view is a buffer too: each rank puts its part into its place of the whole vector.
+    // A view is a buffer too: each rank copies its part to its offset in the whole vector.
     let part = stream.clone_htod(&part)?;
     let mut whole = stream.alloc_zeros::<f32>(ranks * LENGTH)?;
     comm.all_gather(&part, &mut whole, &stream)?;
-    // A copy to the host would wait for ever for a rank that does not call.
+    // A copy to the host would wait forever if another rank does not call.
     comm.synchronize(&stream, TIMEOUT)?;
     let own = whole.slice(rank * LENGTH..(rank + 1) * LENGTH);
     if stream.clone_dtoh(&own)? != stream.clone_dtoh(&part)? {

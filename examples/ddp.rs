@@ -1,5 +1,5 @@
-//! Data-parallel training: every rank has the same model and a share of the data, and the ranks average their gradients,
-//! a bucket at a time. The losses are those of one rank with all the data, and are drawn as a curve.
+//! Data-parallel training: every rank has the same model and a share of the data, and the ranks average their gradients, a
+//! bucket at a time. The losses equal the losses of one rank with all the data, and are drawn as a curve.
 //!
 //! ```console
 //! $ cargo run --release --example ddp -- 4        # writes target/ddp.svg
@@ -13,18 +13,18 @@ use std::path::Path;
 use common::{Machine, Random, Rank, ranks};
 use libnccl::{NcclBuffer, ReduceOp, Result};
 
-/// Samples, and blocks of samples whose gradients are summed first: as many as the most ranks.
+/// The samples, and the blocks of samples whose gradients are summed first: as many as the maximum number of ranks.
 const SAMPLES: usize = 512;
 const BLOCKS: usize = 8;
 const HIDDEN: usize = 32;
 const STEPS: usize = 400;
 const RATE: f32 = 0.03;
 
-/// The most parameters of a bucket.
+/// The maximum number of parameters in a bucket.
 const BUCKET: usize = 64;
 
-/// The largest difference between the losses of several ranks and of one, as a share. Sums of floats depend on the order
-/// of the additions: two ranks add in that of one rank, which sums halves; more add around NCCL's ring.
+/// The largest difference between the losses of several ranks and of one, as a share. Sums of floats depend on the order of
+/// the additions: two ranks add in the same order as one rank, which sums halves; more ranks add around NCCL's ring.
 const BOUND: f32 = 1e-5;
 
 fn main() -> Result<()> {

@@ -1,5 +1,5 @@
-//! A rank is killed, and training goes on: the launcher tells the others which one, and they shrink the communicator.
-//! One process a rank. Needs NCCL 2.27.3 or newer.
+//! A rank is killed, and training continues: the launcher notifies the other ranks, which shrink the communicator. One
+//! process per rank. Needs NCCL 2.27.3 or newer.
 //!
 //! ```console
 //! $ cargo run --release --example elastic -- 4
@@ -17,7 +17,7 @@ use common::{Machine, Rank, ranks};
 use libnccl::communicator::ShrinkMode;
 use libnccl::{Config, NcclBuffer, ReduceOp};
 
-/// A rank that is gone must not be waited for without end.
+/// The limit of the wait for a rank that has exited.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const STEPS: usize = 8;
@@ -32,11 +32,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Starts the ranks, and tells them of the one that dies.
+/// Starts the ranks, and notifies them of the rank that dies.
 fn launch(ranks: usize) -> Result<(), Box<dyn Error>> {
     assert!(ranks >= 2, "a rank dies and another one has to go on");
     let mut children = (0..ranks).map(|rank| start(ranks, rank)).collect::<Result<Vec<_>, _>>()?;
-    // Rank 0 says the id, which all others need.
+    // Rank 0 prints the id, which all others need.
     let mut output = BufReader::new(children[0].stdout.take().expect("a pipe"));
     let mut id = String::new();
     output.read_line(&mut id)?;
@@ -69,7 +69,7 @@ fn start(ranks: usize, rank: usize) -> std::io::Result<Child> {
 fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
     let machine = Machine::new(ranks);
     let mut lines = std::io::stdin().lines();
-    let mut from_launcher = || lines.next().ok_or("the launcher is gone")?.map_err(Box::<dyn Error>::from);
+    let mut from_launcher = || lines.next().ok_or("the launcher has exited")?.map_err(Box::<dyn Error>::from);
     let id = if number == 0 {
         let id = machine.nccl.unique_id()?;
         println!("{id}");
@@ -79,7 +79,7 @@ fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
     };
     let config = Config::new().timeout(TIMEOUT);
     let mut rank = machine.join(ranks, number, &id, &config)?;
-    // Outlives the communicators: an operation that failed may use it until its communicator ends.
+    // Outlives the communicators: a failed operation may use it until its communicator is destroyed.
     let mut buffer = rank.buffer(&[0.0])?;
     let mut step = 0;
     while step < STEPS {

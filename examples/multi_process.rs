@@ -1,5 +1,5 @@
-//! One process a rank, started by any launcher: torchrun, `mpirun`, `srun` and others (`docs/launching.md`). Without one
-//! it starts its ranks itself, on this machine.
+//! One process per rank, started by any launcher: torchrun, `mpirun`, `srun` and others (`docs/launching.md`). Without a
+//! launcher, it starts its ranks itself, on this machine.
 //!
 //! ```console
 //! $ cargo run --release --example multi_process -- 4
@@ -19,7 +19,7 @@ use common::{Machine, ranks};
 use libnccl::ReduceOp;
 use libnccl_launch::{Launch, LaunchError};
 
-/// A rank that never comes must not be waited for without end.
+/// The limit of the wait for a rank that never joins.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Adds up the numbers of all ranks.
 fn run_rank(launch: &Launch) -> Result<(), Box<dyn Error>> {
-    // A launcher may show each rank its own GPU alone.
+    // A launcher may make only one GPU visible to each rank.
     let machine = Machine::new(1);
     let device = if machine.gpus > 0 { launch.device(machine.gpus)? } else { 0 };
     let rank = machine.create(device, || launch.communicator(&machine.nccl))?;

@@ -49,7 +49,7 @@ fn stage(rank: &Rank<'_>) -> Result<Vec<Vec<f32>>> {
             rank.comm.send(&activations, own + 1, rank.stream())?;
         }
     }
-    // What is still under way must arrive before the communicator is dropped.
+    // Sends in progress must complete before the communicator is dropped.
     rank.read(&activations);
     Ok(outputs)
 }

@@ -1,4 +1,4 @@
-//! A rank is lost while the others compute, and three ways to go on. One process a rank.
+//! A rank fails while the others compute: three ways to continue. One process per rank.
 //!
 //! - `restart`: all abort their communicators, and join with a new id and a new process. Any NCCL.
 //! - `replace`: the survivors shrink the communicator, and grow it by a new process. Needs NCCL 2.29.2.
@@ -23,7 +23,7 @@ use libnccl::{Config, NcclBuffer, ReduceOp, UniqueId};
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// A rank that is gone must not be waited for without end.
+/// The limit of the wait for a rank that has exited.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const STEPS: u32 = 6;
@@ -74,15 +74,15 @@ impl Process {
     /// Adds up a number of each rank in each step, with the ranks that there are.
     fn run(&self, recipe: Recipe, is_new: bool) -> Result {
         let mut rank = match (recipe, is_new) {
-            (Recipe::Replace, true) => self.take_the_place()?,
+            (Recipe::Replace, true) => self.join_survivors()?,
             _ => self.join()?,
         };
-        // Outlives the communicators: an operation that failed may use it until its communicator ends.
+        // Outlives the communicators: a failed operation may use it until its communicator is destroyed.
         let mut buffer = rank.buffer(&[0.0])?;
         let mut step = if is_new { agree(&rank, &mut buffer, 0)? } else { 0 };
         while step < STEPS {
             if step == LAST_OF_ALL && !is_new && self.number == self.ranks - 1 {
-                // It is killed here, or told to leave.
+                // The launcher kills the process here, or makes it leave.
                 self.line_of_launcher()?;
                 return Ok(rank.comm.revoke()?);
             }
@@ -123,7 +123,7 @@ impl Process {
     }
 
     /// Joins the survivors, as the last rank.
-    fn take_the_place(&self) -> Result<Rank<'_>> {
+    fn join_survivors(&self) -> Result<Rank<'_>> {
         let id = self.line_of_launcher()?.parse()?;
         let (machine, ranks) = (&self.machine, self.ranks);
         Ok(machine.create(self.number, || {
@@ -152,11 +152,11 @@ impl Process {
     fn line_of_launcher(&self) -> Result<String> {
         let mut line = String::new();
         stdin().read_line(&mut line)?;
-        line.strip_suffix('\n').map(str::to_owned).ok_or_else(|| "the launcher is gone".into())
+        line.strip_suffix('\n').map(str::to_owned).ok_or_else(|| "the launcher has exited".into())
     }
 }
 
-/// Returns the step of rank 0, which all go on from: the others may have completed one more, or be new.
+/// Returns the step of rank 0, from which all continue: the others may have completed one more step, or be new.
 fn agree(rank: &Rank<'_>, buffer: &mut NcclBuffer<f32>, step: u32) -> Result<u32> {
     rank.write(buffer, &[step as f32]);
     rank.comm.broadcast_in_place(&mut *buffer, 0, rank.stream())?;
@@ -171,7 +171,7 @@ fn sum(rank: &Rank<'_>, buffer: &mut NcclBuffer<f32>, value: f32) -> Result<f32>
     Ok(rank.read(buffer)[0])
 }
 
-/// Starts the ranks, takes the last one away, and tells the others.
+/// Starts the ranks, removes the last one, and notifies the others.
 fn launch(ranks: usize, name: &str, recipe: Recipe) -> Result {
     let last = ranks - 1;
     let start = |number: usize| start(ranks, name, number, false);
@@ -216,7 +216,8 @@ fn start(ranks: usize, recipe: &str, number: usize, is_new: bool) -> Result<Chil
     Ok(command.spawn()?)
 }
 
-/// Prints the lines of rank 0 until one begins so, whose rest it returns. Lines with an id are not printed.
+/// Prints the lines of rank 0 until a line begins with `start`, and returns the rest of that line. Does not print lines with
+/// an id.
 fn print_until(output: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Result<String> {
     for line in output {
         let line = line?;

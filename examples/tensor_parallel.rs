@@ -1,5 +1,5 @@
-//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows,
-//! so that one all-reduce at the end is all that the ranks exchange (Megatron-LM's scheme for a transformer's MLP).
+//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows, so
+//! that the ranks exchange only one all-reduce at the end (Megatron-LM's scheme for a transformer's MLP).
 //!
 //! ```console
 //! $ cargo run --release --example tensor_parallel -- 4
@@ -47,7 +47,7 @@ fn layer(rank: &Rank<'_>, input: &[f32], first: &[f32], second: &[f32]) -> Resul
     Ok(rank.read(&output))
 }
 
-/// Returns what some of the hidden units contribute to the output.
+/// Returns the contribution of some hidden units to the output.
 fn half_layer(input: &[f32], first: &[f32], second: &[f32], units: std::ops::Range<usize>) -> Vec<f32> {
     let mut output = vec![0.0; OUTPUTS];
     for unit in units {

@@ -1,5 +1,5 @@
-//! One-sided communication: each rank writes the edge of its part of a rod into its neighbours' memory, and raises a
-//! signal there, to compute how heat spreads. No receive is posted. Needs NCCL 2.29.2 or newer.
+//! One-sided communication: each rank writes the edge of its part of a rod into its neighbors' memory, and raises a signal
+//! there, to compute how heat spreads. No receive is posted. Needs NCCL 2.29.2 or newer.
 //!
 //! ```console
 //! $ cargo run --release --example windows -- 4
@@ -40,8 +40,9 @@ fn main() -> Result<()> {
 fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
     let (comm, stream) = (&rank.comm, rank.stream());
     let own = comm.rank();
-    let neighbours = [own.checked_sub(1), Some(own + 1).filter(|next| *next < comm.size())];
-    // What the left and the right neighbour write here, then what this rank writes there: NCCL puts from windows alone.
+    let neighbors = [own.checked_sub(1), Some(own + 1).filter(|next| *next < comm.size())];
+    // The values that the left and the right neighbor write here, then the values that this rank writes there: NCCL puts
+    // only from windows.
     let mut memory = rank.nccl.alloc::<f32>(4)?;
     // SAFETY: all ranks register four elements.
     let window = unsafe { comm.register_window(&mut memory, WindowFlags::COLL_SYMMETRIC) }?;
@@ -52,16 +53,16 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
         rank.write(&mut edges, &[part[0], part[cells - 1]]);
         copy(rank, edges.get(..), memory.get_mut(2..))?;
         let mut signals = Vec::new();
-        for (side, peer) in neighbours.into_iter().enumerate() {
+        for (side, peer) in neighbors.into_iter().enumerate() {
             let (Some(peer), Some(edge)) = (peer, memory.get(2 + side..=2 + side)) else { continue };
-            // To the left neighbour this rank is the right one.
+            // This rank is the right neighbor of its left neighbor.
             comm.put_signal(edge, peer, window.at(1 - side), Signal::default(), stream)?;
             signals.push(WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() });
         }
         if !signals.is_empty() {
             comm.wait_signal(&signals, stream)?;
         }
-        for (side, _) in neighbours.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
+        for (side, _) in neighbors.iter().enumerate().filter(|(_, peer)| peer.is_some()) {
             copy(rank, memory.get(side..=side), around.get_mut(side..=side))?;
         }
         let ends = rank.read(&around);
@@ -73,7 +74,7 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
     Ok(part)
 }
 
-/// Copies on the device, to or from a window, by a message to this rank itself.
+/// Copies on the device, to or from a window, with a send from this rank to itself.
 fn copy(rank: &Rank<'_>, from: Option<Slice<'_, f32>>, to: Option<SliceMut<'_, f32>>) -> Result<()> {
     let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
     let (comm, own, stream) = (&rank.comm, rank.comm.rank(), rank.stream());
@@ -83,7 +84,7 @@ fn copy(rank: &Rank<'_>, from: Option<Slice<'_, f32>>, to: Option<SliceMut<'_, f
     })
 }
 
-/// Returns the temperatures one step later, between two neighbours.
+/// Returns the temperatures one step later, between two neighbors.
 fn step(left: f32, part: &[f32], right: f32) -> Vec<f32> {
     let at = |index: usize| match index {
         0 => left,

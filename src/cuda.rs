@@ -9,8 +9,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::sys::cudaStream_t;
 
-/// A CUDA context of another crate. With the features of these names, contexts of the crates cudarc and cuda-core implement
-/// this.
+/// A CUDA context of another crate. The features `cudarc` and `cuda-core` implement it for the contexts of these crates.
 ///
 /// ```
 /// use libnccl::Context;

@@ -4,8 +4,9 @@ use crate::sys::ncclDataType_t;
 use crate::values::values;
 
 values! {
-    /// The element types of NCCL. Their names are those of nccl-tests, such as `float`, and of Rust's types, such as `f32`,
-    /// which are in the standard library or in the crates `half` and `float8`.
+    /// An element type of NCCL. It displays as its name in nccl-tests, such as `float`, and is parsed from this name or from
+    /// the name of the Rust type, such as `f32`. The Rust types are in the standard library, or in the crates `half` and
+    /// `float8`.
     #[doc(alias = "ncclDataType_t")]
     pub enum DataType: ncclDataType_t {
         /// `i8`
@@ -67,8 +68,8 @@ impl DataType {
     }
 }
 
-/// A Rust type of elements: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
-/// `half::bf16`; with feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
+/// A Rust type that buffers can have as elements: the primitive numbers of 8, 32 and 64 bits; with the feature `half`,
+/// `half::f16` and `half::bf16`; with the feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
 ///
 /// ```
 /// use libnccl::{DataType, Element};
@@ -107,7 +108,7 @@ macro_rules! elements {
         $(#[$feature])*
         const _: () = {
             let size = DataType::$data_type.size();
-            assert!(size_of::<$type>() == size, "the size differs from that of NCCL's type");
+            assert!(size_of::<$type>() == size, "the size differs from the size of NCCL's type");
             assert!(align_of::<$type>() <= size, "NCCL aligns elements only to their size");
         };
     )*};

@@ -14,7 +14,7 @@ pub use crate::version::ParseError;
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of an operation.
+/// An error of a call.
 ///
 /// [`Debug`](fmt::Debug) writes the same text as [`Display`](fmt::Display), because `unwrap` and a `main` that returns an
 /// error print the `Debug` form. The text names the call and the values.
@@ -45,7 +45,7 @@ pub enum Error {
         if detail.is_empty() { "" } else { ": " }
     )]
     Nccl {
-        /// The C function; if it returned while the call was in progress, the method, which then waited.
+        /// The C function, or the method if the failure occurred while it waited for the C call to complete.
         call: &'static str,
         /// The returned code.
         code: ResultCode,
@@ -276,7 +276,7 @@ pub enum InvalidArgumentKind {
     MemorySpace,
     /// A CUDA device: a buffer or stream on another device than the communicator, or a negative number.
     Device,
-    /// The element types of two buffers, which differ.
+    /// The element types of two buffers, which must be equal.
     DataType,
     /// An address or a handle: null, misaligned, or the per-thread default stream.
     Address,

@@ -1,9 +1,9 @@
-//! Safe bindings of [NCCL](https://developer.nvidia.com/nccl), NVIDIA's library for collective communication between GPUs: loaded
-//! at run time or linked, for every version from 2.13 to 2.32.
+//! Safe bindings to [NCCL](https://developer.nvidia.com/nccl), NVIDIA's library for collective communication between GPUs.
+//! Every NCCL version from 2.13 to 2.32 works, loaded at run time or linked at build time.
 //!
 //! # Quick start
 //!
-//! [`Nccl::load`] finds the library. Here the crate `libnccl-cpu`, NCCL on host memory, replaces it:
+//! [`Nccl::load`] finds and loads NCCL. This example needs no GPU: it uses the CPU backend, the crate `libnccl-cpu`.
 //!
 //! ```
 //! use libnccl::{ReduceOp, StreamRef};
@@ -23,11 +23,12 @@
 //! }
 //! ```
 //!
-//! With one process or thread per rank, one rank creates a [`UniqueId`], and all of them pass it to [`Nccl::communicator`].
-//! Operations are methods of [`Communicator`]. Their last argument is the stream; [`Group::stream`] starts several together.
+//! If each rank is a process or a thread, one rank creates a [`UniqueId`], and all ranks pass it to [`Nccl::communicator`].
+//! Operations are methods of [`Communicator`], and their last argument is the stream. The operations of a group receive the
+//! stream from [`Group::stream`] and start together.
 //!
-//! On GPUs, buffers are [`Slice`] and [`SliceMut`], or types that implement [`buffer::Buffer`] and [`buffer::BufferMut`]. Streams are
-//! [`StreamRef`], or types that implement [`Stream`].
+//! On GPUs, a buffer is a [`Slice`], a [`SliceMut`], or any type that implements [`buffer::Buffer`] or
+//! [`buffer::BufferMut`]. A stream is a [`StreamRef`], or any type that implements [`Stream`].
 //!
 //! # The contract between ranks
 //!
@@ -35,10 +36,10 @@
 //!
 //! # Errors
 //!
-//! Nothing panics. [`Error`] names the call, the values and what was expected. If the loaded library lacks a function, the call
-//! returns [`Error::Unsupported`] with the first version that has it. [`Config::timeout`] turns waiting for a missing rank into
-//! [`Error::Timeout`]. An [`Observer`](observer::Observer) is notified of what ranks do: your own, or a recorder or a watchdog of
-//! `libnccl-observe`.
+//! Methods return errors and do not panic. An [`Error`] names the call, the values and what was expected. If the loaded
+//! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it. With
+//! [`Config::timeout`], a missing rank causes [`Error::Timeout`] instead of a hang. To record or time operations, add an
+//! [`Observer`](observer::Observer): your own, or the recorder or watchdog of `libnccl-observe`.
 //!
 //! # Features
 //!
@@ -46,7 +47,7 @@
 //! |---|---|
 //! | `dlopen` (default) | finding and loading NCCL at run time |
 //! | `link` | linking NCCL at build time |
-//! | `bindgen` (default) | generating the bindings in the build |
+//! | `bindgen` (default) | generating the bindings at build time |
 //! | `half`, `float8` | element types of the crates with these names |
 //! | `cudarc`, `cuda-core` | buffers and streams of these crates |
 //! | `serde` | [`UniqueId`] as text |
@@ -57,7 +58,7 @@
 //! | crate | purpose |
 //! |---|---|
 //! | `libnccl-cpu` | NCCL on host memory, for tests and machines without a GPU |
-//! | `libnccl-launch` | finds the ranks that a launcher has started, and exchanges the id |
+//! | `libnccl-launch` | reads rank and size from the launcher's environment, and exchanges the id |
 //! | `libnccl-observe` | a recorder, a watchdog, logs, spans, and a client of NCCL's RAS service |
 //!
 //! # More

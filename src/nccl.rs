@@ -26,10 +26,11 @@ use crate::version::Version;
 /// ```
 ///
 /// # Groups of other code
-/// Other code in the process, such as C++ or [`as_raw`](Self::as_raw), can call C functions of the same library. One rule for
-/// such `unsafe` code concerns the thread and not a communicator: **no group that other code has started is open on a thread
-/// that calls a method of this crate**. Every `ncclGroupStart` has been followed by its `ncclGroupEnd`. Otherwise a method
-/// returns before its operation runs, and the operation uses buffers that the program has freed.
+/// Other code in the process, such as C++ or a user of [`as_raw`](Self::as_raw), can call C functions of the same library.
+/// Such `unsafe` code must keep one rule, which concerns threads and not communicators: **when a thread calls a method of
+/// this crate, no group that other code has started is open on this thread**. Every `ncclGroupStart` has been followed by
+/// its `ncclGroupEnd`. Otherwise a method returns before its operation runs, and the operation uses buffers that the program
+/// has freed.
 ///
 /// In a debug build (`debug_assertions`), such a call is [`Error::InvalidUsage`] with the CPU backend. NCCL itself cannot be
 /// queried for open groups.
@@ -46,7 +47,7 @@ pub struct Function {
     pub name: &'static str,
     /// The first NCCL version that has the function.
     pub since: Version,
-    /// Whether the implementation has the function.
+    /// Set if the implementation has the function.
     pub present: bool,
 }
 
@@ -78,7 +79,7 @@ impl Nccl {
         Library::load().map(|library| Self { library })
     }
 
-    /// Loads exactly this file.
+    /// Loads NCCL from this file, without a search.
     ///
     /// ```no_run
     /// use libnccl::Nccl;
@@ -90,12 +91,12 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`] with the reason, such as a truncated file, or another NCCL that is linked or was loaded with
-    /// `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`] if its
+    /// `RTLD_GLOBAL`, and would intercept the library's calls to its functions. [`LoadError::VersionQuery`] if its
     /// `ncclGetVersion` fails.
     ///
     /// # Safety
-    /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have
-    /// the signatures and contracts of NCCL's functions. Other code that calls the functions keeps the rule for [groups of
+    /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have the
+    /// signatures and contracts of NCCL's functions. Other code that calls the functions must keep the rule for [groups of
     /// other code](Self#groups-of-other-code).
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
@@ -243,7 +244,7 @@ impl Nccl {
         &self.library.device_functions
     }
 
-    /// Creates an id for a new communicator, on one rank, which sends it to the others.
+    /// Creates the id of a new communicator. One rank calls this and sends the id to the others.
     ///
     /// NCCL keeps a thread and a listening socket for it in this process until all ranks have joined.
     ///

@@ -1,5 +1,5 @@
-//! Where NCCL is installed: names of files, variables and directories, and the dynamic linker's cache. Shared by the build
-//! script, the search at run time and `nccl doctor`.
+//! The places where NCCL is installed: names of files, variables and directories, and the dynamic linker's cache. Shared by
+//! the build script, the search at run time and `nccl doctor`.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,8 @@ use crate::sys::{self, ncclRedOp_t};
 use crate::values::values;
 
 values! {
-    /// The operation that a collective combines the elements of the ranks with. Its text is the name in nccl-tests, such as `max`.
+    /// The operator with which a collective combines the elements of the ranks. It displays as its name in nccl-tests, such
+    /// as `max`.
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {
         /// The sum; integers wrap around.
@@ -77,8 +78,8 @@ impl<T> fmt::Debug for Operator<'_, T> {
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
 ///
-/// It is passed as the operator of a reduction, of the communicator that created it. The element type of the buffers is
-/// compared at compile time, or at run time with [`AnyElement`].
+/// Pass a reference to it as the operator of a reduction, on the communicator that created it. The element type of the
+/// buffers is compared at compile time, or at run time with [`AnyElement`].
 ///
 /// ```
 /// # use libnccl::StreamRef;
@@ -90,11 +91,11 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// It does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a
-/// [scalar in the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
+/// A reduction does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a [scalar in the
+/// communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///
-/// A drop destroys it immediately, on any thread. If the communicator is in a call or an open group, the thread that leaves
-/// that call or group destroys it.
+/// Dropping it destroys it immediately, on any thread. If the communicator is in a call or an open group, the thread that
+/// leaves that call or group destroys it.
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'s, T> {

@@ -95,7 +95,7 @@ unsafe impl Send for StreamRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for StreamRef<'_> {}
 
-/// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
+/// A CUDA stream of another crate. Every operation that accepts a `StreamRef` also accepts `&S`.
 ///
 /// ```
 /// use libnccl::{ReduceOp, Stream, sys};
@@ -129,8 +129,8 @@ pub unsafe trait Stream {
     /// Returns the handle.
     fn as_raw(&self) -> cudaStream_t;
 
-    /// Returns the CUDA device of the stream, if it is known. Its use with a communicator of another device is then an
-    /// error.
+    /// Returns the CUDA device of the stream, if it is known. Using the stream with a communicator of another device is then
+    /// an error.
     #[inline]
     fn device(&self) -> Option<i32> {
         None

@@ -1,14 +1,15 @@
 /*
- * The host side of NCCL's device API, release 2.32.3, as described for the Rust bindings in this repository.
+ * The host side of NCCL's device API, version 2.32.3, for the Rust bindings in this repository.
  *
- * Kernels can communicate with each other; these functions prepare the resources on the host. Declarations (names,
- * types, values, order of fields) are NCCL's ABI; the comments are our own. NVIDIA has them in nccl_device/host.h and
- * what that includes. Conventions are those of nccl.h, and beyond them:
+ * Kernels can communicate with each other; these functions prepare the resources on the host. Declarations
+ * (names, types, values, order of fields) are NCCL's ABI; the comments are ours. NVIDIA declares them in
+ * nccl_device/host.h and the headers that it includes. The conventions of nccl.h apply, and also:
  *
- * - Structs here are not append-only. `ncclCommProperties_t` and `ncclDevCommRequirements_t` are from 2.29.7 on;
- *   `ncclDevComm_t` changes with nearly every release, and is declared here as 2.31.2 and 2.32.3 have it.
- * - A library takes structs whose `version` is from 2.29.2 up to its own release and fills in what that release
- *   had; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed the value of `ncclGetVersion`.
+ * - Structs here are not append-only. `ncclCommProperties_t` and `ncclDevCommRequirements_t` are from 2.29.7
+ *   on; `ncclDevComm_t` changes with nearly every version, and is declared here as in 2.31.2 and 2.32.3.
+ * - A library accepts structs whose `version` is from 2.29.2 up to its own version, and fills in the fields of
+ *   that version; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed the value of
+ *   `ncclGetVersion`.
  * - A null or foreign communicator crashes the team functions.
  * - `ncclCftBarrierCreateRequirement`, which NVIDIA's header declares, is missing here: no library exports it.
  */
@@ -27,7 +28,7 @@ extern "C" {
 /* ---- Teams --------------------------------------------------------------------------------------------- */
 
 /**
- * A team: ranks of a communicator at equal distances, which include the caller.
+ * A team: ranks of a communicator at equal distances, including the caller.
  *
  * Since NCCL 2.28.3.
  */
@@ -36,7 +37,7 @@ struct ncclTeam {
     int nRanks;
     /** The caller's number in the team. Since NCCL 2.28.3. */
     int rank;
-    /** The distance of neighbours in the communicator. Since NCCL 2.28.3. */
+    /** The distance of neighbors in the communicator. Since NCCL 2.28.3. */
     int stride;
 };
 
@@ -242,15 +243,15 @@ typedef enum {
 /**
  * The properties of a communicator and its system, which `ncclCommQueryProperties` fills in.
  *
- * Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. Fields only append from 2.29.7 on.
+ * Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. From 2.29.7 on, new versions only append fields.
  * Since NCCL 2.29.2.
  */
 typedef struct ncclCommProperties {
-    /** Bytes in this struct: 152. Since NCCL 2.29.2. */
+    /** The size of this struct in bytes: 152. Since NCCL 2.29.2. */
     size_t size;
     /** `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2. */
     unsigned int magic;
-    /** The release whose fields are to be filled in, no newer than the library. Since NCCL 2.29.2. */
+    /** The version whose fields are filled in, no newer than the library. Since NCCL 2.29.2. */
     unsigned int version;
     /** The caller's rank. Since NCCL 2.29.2. */
     int rank;
@@ -280,7 +281,7 @@ typedef struct ncclCommProperties {
     ncclGinConnectionType_t ginConnectionType;
     /** True for each `ncclGinType_t` that is available. Since NCCL 2.31.2. */
     bool ginSupport[64];
-    /** Bytes of a device communicator in the library's own release. Since NCCL 2.31.2. */
+    /** The size of a device communicator in the library's version, in bytes. Since NCCL 2.31.2. */
     size_t devCommRuntimeVersionSize;
     /** True if logical endpoints work on this system. Since NCCL 2.32.3. */
     bool cftSupport;
@@ -355,20 +356,20 @@ typedef enum {
 /**
  * The resources that `ncclDevCommCreate` prepares.
  *
- * Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. Fields only append from 2.29.7 on; `size`, `magic` and
- * `version` came to the front in 2.29.2.
+ * Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. From 2.29.7 on, new versions only append fields; 2.29.2
+ * inserted `size`, `magic` and `version` at the front.
  * Since NCCL 2.28.3.
  */
 typedef struct ncclDevCommRequirements {
-    /** Bytes in this struct: 120. Since NCCL 2.29.2. */
+    /** The size of this struct in bytes: 120. Since NCCL 2.29.2. */
     size_t size;
     /** `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2. */
     unsigned int magic;
-    /** The release of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2. */
+    /** The version of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2. */
     unsigned int version;
     /** Buffers, signals and counters, or `NULL`. Since NCCL 2.28.3. */
     ncclDevResourceRequirements_t *resourceRequirementsList;
-    /** Teams besides the predefined ones, or `NULL`. Since NCCL 2.28.3. */
+    /** Teams in addition to the predefined ones, or `NULL`. Since NCCL 2.28.3. */
     ncclTeamRequirements_t *teamRequirementsList;
     /** True if the LSA team needs multicast memory. Since NCCL 2.28.3. */
     bool lsaMultimem;
@@ -409,8 +410,8 @@ typedef struct ncclDevCommRequirements {
     /** The path to the network. Since NCCL 2.31.2. */
     ncclGinType_t ginType;
     /**
-     * True if kernels are compiled at run time with the library's own headers: the device communicator then has the
-     * layout of that release, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
+     * True if kernels are compiled at run time with the library's own headers: the device communicator then has
+     * the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
      */
     bool useRuntimeVersion;
     /** Values of `ncclCftCap_t`, combined. Since NCCL 2.31.2. */
@@ -454,15 +455,15 @@ typedef struct ncclResourceWindow_vidmem {
 typedef struct ncclDevCommWindowTable *ncclDevCommWindowTable_t;
 
 /**
- * The data with which a kernel communicates; passed to it by value, and otherwise private to NCCL.
+ * The data with which a kernel communicates; passed to the kernel by value, and private to NCCL.
  *
- * 248 bytes, as in 2.31.2 and 2.32.3; other releases have other fields.
+ * 248 bytes, as in 2.31.2 and 2.32.3; other versions have other fields.
  * Since NCCL 2.28.3.
  */
 struct ncclDevComm {
     /** A magic number. Since NCCL 2.30.3. */
     unsigned int magic;
-    /** The release of this layout. Since NCCL 2.30.3. */
+    /** The version of this layout. Since NCCL 2.30.3. */
     unsigned int version;
     /** The rank. Since NCCL 2.28.3. */
     int rank;

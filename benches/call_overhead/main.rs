@@ -1,4 +1,4 @@
-//! The overhead of libnccl: instructions and allocations per call beyond those of a C program, and the time to load
+//! The overhead of libnccl: additional instructions and allocations per call compared with a C program, and the time to load
 //! the library beyond a bare `dlopen`. Fails if a limit is exceeded.
 //!
 //! The library does nothing (`noop.c`), and the callers (`caller.c`, `callers/`) only call it, n times and then 2n
@@ -19,12 +19,12 @@ type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 const CALLS: i64 = 10_000;
 /// The number of pairs of processes that load: one with a bare `dlopen`, one with `Nccl::load`.
 const PAIRS: usize = 201;
-/// The limit for loading, beyond the bare `dlopen`: ten times what a busy machine takes, as a time on a machine that does
-/// other work shows only that something is wrong by far.
+/// The limit for loading, beyond the bare `dlopen`: ten times the time on a busy machine, because a time on a shared machine
+/// reveals only gross errors.
 const LOAD_LIMIT_US: f64 = 1000.0;
 
-/// The limits of instructions beyond those of C, of one operation and of a group with one. They leave room for code that is
-/// simple.
+/// The limits of additional instructions compared with C, for one operation and for a group with one. They leave room for
+/// simple code.
 const FACADE_LIMIT: i64 = 250;
 const GROUP_LIMIT: i64 = 400;
 /// The instructions that a lock may add: the lock and unlock of a [`Mutex`](std::sync::Mutex) are 34.
@@ -34,18 +34,18 @@ const LOCK_LIMIT: i64 = 40;
 const OBSERVER_LIMIT: i64 = 170;
 const GROUP_OBSERVER_LIMIT: i64 = 200;
 
-/// A way to call, and its limit.
+/// A call path, and its limit.
 struct CallPath {
     name: &'static str,
     /// The features that `callers` is built with.
     features: &'static str,
-    /// The name of this way in the command line of `callers`.
+    /// The name of this call path in the command line of `callers`.
     argument: &'static str,
-    /// The limit of instructions beyond those of C.
+    /// The limit of additional instructions compared with C.
     limit: i64,
 }
 
-/// Ways to make one call, compared with one call in C.
+/// Call paths of one operation, compared with one call in C.
 const SINGLE: &[CallPath] = &[
     CallPath { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
     CallPath { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
@@ -78,7 +78,7 @@ const SINGLE: &[CallPath] = &[
     },
 ];
 
-/// Ways to make a group, compared with three calls in C: group start, operation, group end.
+/// Call paths of a group, compared with three calls in C: group start, operation, group end.
 const GROUP: &[CallPath] = &[
     CallPath { name: "group, linked", features: "link", argument: "group", limit: GROUP_LIMIT },
     CallPath { name: "group, loaded", features: "dlopen", argument: "group", limit: GROUP_LIMIT },
@@ -143,13 +143,13 @@ fn measure() -> Result<bool> {
     }
 
     println!("\n{:<32} {:>12} {:>13} {:>9} {:>9}", "loading", "dlopen, us", "load(), us", "beyond", "limit");
-    let mut libraries = vec![("the library that does nothing", programs.folder.clone())];
+    let mut libraries = vec![("the library that does nothing", programs.directory.clone())];
     if let Some(library) = std::env::var_os("LIBNCCL_TEST_LIBRARY") {
-        let folder = Path::new(&library).parent().ok_or("LIBNCCL_TEST_LIBRARY is not a file's path")?;
-        libraries.push(("LIBNCCL_TEST_LIBRARY", folder.into()));
+        let directory = Path::new(&library).parent().ok_or("LIBNCCL_TEST_LIBRARY is not a file's path")?;
+        libraries.push(("LIBNCCL_TEST_LIBRARY", directory.into()));
     }
-    for (name, folder) in libraries {
-        let [bare, load, beyond] = programs.load_times(&folder)?;
+    for (name, directory) in libraries {
+        let [bare, load, beyond] = programs.load_times(&directory)?;
         let ok = beyond <= LOAD_LIMIT_US;
         kept &= ok;
         let verdict = if ok { "ok" } else { "TOO MUCH" };
@@ -158,15 +158,15 @@ fn measure() -> Result<bool> {
     Ok(kept)
 }
 
-/// The no-op library and its callers, below cargo's target folder.
+/// The no-op library and its callers, below cargo's target directory.
 struct Programs {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Programs {
     fn build() -> Result<Self> {
-        let programs = Self { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
-        fs::create_dir_all(&programs.folder)?;
+        let programs = Self { directory: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
+        fs::create_dir_all(&programs.directory)?;
         programs.build_c()?;
         ["link", "dlopen", "dlopen,tracing"]
             .iter()
@@ -185,9 +185,9 @@ impl Programs {
         };
         // Weak, so that the definitions in noop.c take precedence.
         let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
-        let others = self.folder.join("others.c");
+        let others = self.directory.join("others.c");
         fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
-        let library = self.folder.join("libnccl.so.2");
+        let library = self.directory.join("libnccl.so.2");
         run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
             &library,
             &source.join("noop.c"),
@@ -201,18 +201,18 @@ impl Programs {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
         run(Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
-            .args([manifest.as_os_str(), "--target-dir".as_ref(), self.folder.join(features).as_os_str()])
-            .env("NCCL_LIB_DIR", &self.folder)
+            .args([manifest.as_os_str(), "--target-dir".as_ref(), self.directory.join(features).as_os_str()])
+            .env("NCCL_LIB_DIR", &self.directory)
             .env_remove("LIBNCCL_NO_LINK"))?;
         Ok(())
     }
 
     fn c_caller(&self) -> PathBuf {
-        self.folder.join("caller")
+        self.directory.join("caller")
     }
 
     fn caller(&self, features: &str) -> PathBuf {
-        self.folder.join(features).join("release/callers")
+        self.directory.join(features).join("release/callers")
     }
 
     /// Returns the instructions and the allocations of one call.
@@ -224,9 +224,9 @@ impl Programs {
 
     /// Returns the instructions of the whole program, and the allocations of all calls together.
     fn callgrind(&self, caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
-        let profile = self.folder.join("callgrind.out");
+        let profile = self.directory.join("callgrind.out");
         let printed = run(self
-            .with_library(&self.folder, "valgrind")
+            .with_library(&self.directory, "valgrind")
             .args(["--tool=callgrind", "-q"])
             .arg(format!("--callgrind-out-file={}", profile.display()))
             .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
@@ -254,10 +254,10 @@ impl Programs {
         }))
     }
 
-    /// Creates a command that finds `libnccl.so.2` in `folder`.
-    fn with_library(&self, folder: &Path, program: impl AsRef<OsStr>) -> Command {
+    /// Creates a command that finds `libnccl.so.2` in `directory`.
+    fn with_library(&self, directory: &Path, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", folder).env_remove("LIBNCCL_PATH");
+        command.env("LD_LIBRARY_PATH", directory).env_remove("LIBNCCL_PATH");
         command
     }
 }

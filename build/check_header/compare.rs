@@ -182,7 +182,7 @@ fn difference(
     let wrong_since = |since| Some((Reason::Since, since, format!("declared in {}", release(version))));
     match ours.since {
         Some(code) if code > version => wrong_since(format!("since {}", release(code))),
-        None if has_since(name, ours.kind) => wrong_since("its comment names no release".into()),
+        None if has_since(name, ours.kind) => wrong_since("its comment names no version".into()),
         _ if version > our_version && !is_same => texts(Reason::Spelling),
         _ => None,
     }

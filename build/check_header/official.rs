@@ -7,7 +7,7 @@ use std::path::Path;
 use super::compare::{Difference, Reason, differences, release as spelled};
 use super::declarations::{Header, Kind};
 
-/// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
+/// The macros that select the two views of `nccl.h`: a program's, and the view of NCCL's own build on Linux.
 const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
 /// The result of the comparison with one version.
@@ -25,7 +25,7 @@ struct Comparison {
 /// Prints a line for the version, and one for each difference.
 ///
 /// # Errors
-/// Why a header cannot be read, or that it is of another version than its directory.
+/// A header cannot be read, or has another version than its directory.
 pub(crate) fn run(root: &Path, directory: &Path) -> Result<(), String> {
     let release = directory.file_name().unwrap_or_default().to_string_lossy();
     compare(&root.join("vendor-headers"), &release, &directory.join("include"))?.print(&release);
@@ -59,7 +59,7 @@ impl Comparison {
     }
 }
 
-/// Compares the headers with those of one version, in both views.
+/// Compares the headers with NVIDIA's headers of one version, in both views.
 fn compare(vendor: &Path, release: &str, include: &Path) -> Result<Comparison, String> {
     let stubs = vendor.join("stubs");
     let mut found = BTreeSet::new();
@@ -71,7 +71,7 @@ fn compare(vendor: &Path, release: &str, include: &Path) -> Result<Comparison, S
         let theirs = Header::read(&include.join("nccl.h"), &stubs, view)?;
         // A post-release such as 2.26.2.post1 has the header of its original.
         if !release.starts_with(&spelled(theirs.version)) {
-            return Err(format!("the package's header is of release {}", spelled(theirs.version)));
+            return Err(format!("the package's header has version {}", spelled(theirs.version)));
         }
         found.extend(disagreements(&ours, &theirs));
         if view.is_empty() {
@@ -90,7 +90,7 @@ fn compare(vendor: &Path, release: &str, include: &Path) -> Result<Comparison, S
     Ok(Comparison { items, summary, differences: found, older })
 }
 
-/// Returns the differences, but for the items that only newer releases have.
+/// Returns the differences, except the items that only newer versions have.
 fn disagreements(ours: &Header, theirs: &Header) -> impl Iterator<Item = Difference> {
     differences(ours, theirs).into_iter().filter(|difference| difference.reason != Reason::OnlyOurs)
 }

@@ -1,4 +1,4 @@
-//! The decisions of feature `link`: which library to link, by which directives, and what cargo has to watch.
+//! The decisions of feature `link`: which library to link, by which directives, and which files cargo watches.
 
 use std::env;
 use std::ffi::OsString;
@@ -116,7 +116,7 @@ impl Library {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) searched: Vec<PathBuf>,
-    /// Whether the user named the directory, which excludes a fallback.
+    /// Set if the user named the directory, which excludes a fallback.
     pub(crate) named: bool,
     /// AMD's library, which cannot be linked.
     pub(crate) rccl: Option<PathBuf>,

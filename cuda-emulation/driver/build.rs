@@ -1,4 +1,4 @@
-//! Generates code from the table of functions, and sets the shared object's soname to that of CUDA's driver.
+//! Generates code from the table of functions, and sets the shared object's soname to the soname of CUDA's driver.
 
 use std::env;
 
@@ -11,7 +11,7 @@ fn main() {
     write_for_build("addresses.rs", &addresses(&functions));
     let mut arguments = vec![
         "-Wl,-soname,libcuda.so.1",
-        // Calls between its own functions stay in it, whatever else in the process has their names.
+        // Binds its calls to its own functions, even if other objects in the process have functions with the same names.
         "-Wl,-Bsymbolic",
         // Its threads run until the process ends, even if the program closes it.
         "-Wl,-z,nodelete",

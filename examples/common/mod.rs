@@ -1,4 +1,4 @@
-//! The ranks of a machine, one a thread, on its GPUs or on the CPU backend: shared by the examples.
+//! The ranks of a machine, one per thread, on its GPUs or on the CPU backend. Shared by the examples.
 #![allow(dead_code, unsafe_code)] // No example uses everything; copies to and from GPUs are unsafe.
 
 use std::env;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use libnccl::{Communicator, Config, Nccl, NcclBuffer, Result, StreamRef, UniqueId};
 
-/// NCCL and this machine's GPUs; where one of them is missing, the CPU backend.
+/// NCCL and this machine's GPUs, or the CPU backend if either is missing.
 pub(crate) struct Machine {
     pub(crate) nccl: Nccl,
     /// The number of GPUs that this process sees and uses.
@@ -104,13 +104,13 @@ impl Rank<'_> {
         }
     }
 
-    /// Waits for the stream's work, and fails where it fails: an operation may do so after its call has returned, and
-    /// on a GPU one whose peer is gone may never end.
+    /// Waits for the stream's work and returns its error: an operation may fail after its call has returned. On a GPU, an
+    /// operation may never complete if a peer has exited.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
         self.comm.synchronize(&self.stream(), timeout)
     }
 
-    /// Waits likewise, but keeps the communicator if the time is over, so that it can be shrunk.
+    /// Waits as [`wait`](Self::wait) does, but keeps the communicator after the timeout, so that it can be shrunk.
     pub(crate) fn wait_or_keep(&self, timeout: Duration) -> Result<(), Box<dyn Error>> {
         let is_complete = self.comm.wait_for(&self.stream(), timeout)?;
         if is_complete { Ok(()) } else { Err(format!("no result after {timeout:?}").into()) }
@@ -167,7 +167,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) as i32 as f32 / i32::MAX as f32
     }
 
-    /// Returns so many numbers.
+    /// Returns `count` numbers.
     pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.number()).collect()
     }

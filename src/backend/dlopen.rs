@@ -82,7 +82,8 @@ fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attem
     (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
 }
 
-/// Loads a library, never to unload it, and looks up its functions. `check` is called with the address of `ncclGetVersion`.
+/// Loads a library, which is never unloaded, and looks up its functions. `check` is called with the address of
+/// `ncclGetVersion`.
 ///
 /// # Errors
 /// The reason why the file cannot be loaded or is not NCCL, or the error of `check`.
@@ -174,11 +175,11 @@ pub fn file_of_code(address: *const c_void) -> Option<PathBuf> {
 
 /// Checks that the library of this function would not call the functions of another NCCL.
 ///
-/// NCCL calls its own exported functions through the dynamic linker, which takes the first of that name. This is another
-/// NCCL's if that is in the global scope: because the program is linked with it, or because it was loaded with
-/// `RTLD_GLOBAL`. `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and
-/// `operator new` too: in programs with their own allocator, one allocator would free the other's memory. The sanitizers
-/// refuse the flag for that reason, and musl lacks it.
+/// NCCL calls its own exported functions through the dynamic linker, which takes the first function with the name. That
+/// function belongs to another NCCL if the program is linked with the other one, or has loaded it with `RTLD_GLOBAL`.
+/// `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and `operator new` too: in
+/// programs with their own allocator, one allocator would free the other's memory. The sanitizers refuse the flag for that
+/// reason, and musl lacks it.
 fn check_calls(get_version: *const c_void) -> Result<(), String> {
     let global = Scope::global().address(c"ncclGetVersion");
     if global.is_null() || Object::at(global) == Object::at(get_version) {

@@ -41,9 +41,9 @@ pub(crate) struct Library {
     /// As in [`Found`].
     pub(crate) own: [usize; 2],
     pub(crate) refuses_null: bool,
-    /// Whether the implementation reports the number of open groups.
+    /// Caches whether the implementation reports the number of open groups.
     pub(super) has_open_groups: OnceLock<bool>,
-    /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
+    /// The error message of this crate's last cleanup, and the message before it, which `last_error` returns instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
 
@@ -212,7 +212,7 @@ impl Library {
         unsafe { copy_shared(self.last_error_pointer(std::ptr::null_mut())) }
     }
 
-    /// Returns a text that says what a live communicator in progress waits for; empty if the library has none.
+    /// Returns a description of what a live communicator is waiting for; empty if the library has none.
     ///
     /// The CPU backend returns it at a separate address. NCCL ignores the communicator, and returns the last error of any
     /// communicator.

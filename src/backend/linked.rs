@@ -7,8 +7,8 @@ use crate::sys::device::DeviceFunctions;
 
 /// Returns the functions of the archive, which are part of this program.
 ///
-/// They come from a table in C, not from the `extern` block: nothing can be looked up by name in a program, so the newer
-/// functions have to be weak references, which Rust does not have.
+/// They come from a table in C, not from the `extern` block: a program cannot look up its own functions by name, so the
+/// newer functions must be weak references, which Rust lacks.
 #[cfg(nccl_archive)]
 pub(super) fn library() -> Result<(Found, Backend), LoadError> {
     use crate::dynamic_linker::mapped_file_at;

@@ -49,7 +49,7 @@ pub struct Found {
     /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which identify it: one file may have
     /// been opened twice, or linked and opened.
     own: [usize; 2],
-    /// Whether a null communicator is an error, as in NCCL. Other implementations may dereference it.
+    /// Set if a null communicator is an error, as in NCCL. Other implementations may dereference it.
     refuses_null: bool,
 }
 
@@ -63,7 +63,7 @@ impl Found {
     }
 }
 
-/// The way in which an implementation of NCCL came into the process.
+/// The origin of an NCCL implementation.
 ///
 /// ```
 /// use libnccl::Backend;
@@ -99,7 +99,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns the file, if the implementation is in one and it is known.
+    /// Returns the file of the implementation; `None` if it has none, or if it is unknown.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {

@@ -95,7 +95,7 @@ impl fmt::Display for MemorySpace {
 /// Every function of the table has the signature and the contract that NCCL's header gives the name.
 #[must_use]
 pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
-    // SAFETY: the same contract. A parameter, and no variable.
+    // SAFETY: the same contract. This is a parameter of the library, not an environment variable.
     let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
     if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
 }
@@ -112,7 +112,8 @@ pub unsafe fn comm_hash(
     raw: ncclComm_t,
 ) -> Option<u64> {
     let query = device_functions.ncclCommQueryProperties?;
-    // SAFETY: the same contract. A parameter, and no variable; unlike the memory space, it decides nothing.
+    // SAFETY: the same contract. This is a parameter of the library, not an environment variable. No safety depends on its
+    // value.
     unsafe { parameter(functions, c"LIBNCCL_OPEN_GROUPS") }?;
     let mut properties = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
     // SAFETY: a live communicator, and a struct that is initialized for this version.
@@ -121,8 +122,8 @@ pub unsafe fn comm_hash(
 }
 
 impl Library {
-    /// Checks, in a debug build, that only this crate's groups are open on this thread, `own` in number. In a group of other
-    /// code, a call would return before it runs, and with it the borrow of its buffers would end.
+    /// In a debug build, checks that this crate's `own` groups are the only open groups on this thread. In a group of other
+    /// code, a call would return before it runs, and the borrow of its buffers would end too early.
     #[inline]
     pub(crate) fn check_open_groups(&self, call: &'static str, own: usize) -> Result<()> {
         if !cfg!(debug_assertions) || !self.has_open_groups.get_or_init(|| self.open_groups().is_some()) {
@@ -133,7 +134,7 @@ impl Library {
                 let open = open.saturating_sub(own);
                 let problem = format!(
                     "other code has called ncclGroupStart on this thread {open} times without ncclGroupEnd, so that the \
-                     call would return before it runs; expected no open group but those of this crate"
+                     call would return before it runs; expected only groups of this crate to be open"
                 );
                 Err(Error::usage(call, problem))
             }

@@ -12,7 +12,7 @@ use crate::places::{
 };
 
 const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages";
-/// The prefixes of the system's Python: what `pip` installs, then what the distribution does.
+/// The prefixes of the system's Python: for packages from `pip`, then for packages of the distribution.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
 /// A candidate for the library.
@@ -32,9 +32,9 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 
 /// All places, in order.
 ///
-/// NCCL precedes RCCL in every place: if both are installed, this crate prefers the one that it is named after.
+/// NCCL precedes RCCL in every place: if both are installed, this crate prefers NCCL.
 const PLACES: [Place; 20] = [
-    // A file even if it is a bare name, for which the dynamic linker would search.
+    // Always a file: the dynamic linker would search for a bare name.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
     ("dynamic linker", |_| Ok(NAMES.map(PathBuf::from).into())),
     ("PYTHONPATH", |variable| {
@@ -171,7 +171,7 @@ fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
 }
 
 /// Returns the prefix of the Python that a shell would start, as Python determines it: a virtual environment has a
-/// `pyvenv.cfg` beside `bin`, where `python3` is a link to the Python that created it.
+/// `pyvenv.cfg` next to `bin`, and its `bin/python3` is a link to the Python that created it.
 ///
 /// The prefix is useless if `python3` is a wrapper script (pyenv's shims).
 fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {

@@ -94,7 +94,7 @@ pub trait Buffer<'a> {
 /// Rust does not reborrow a generic argument, so `buffer: &mut B` moves into the first operation. To use it again, pass
 /// `&mut *buffer`, or [`reborrow`](SliceMut::reborrow) a slice.
 ///
-/// A function for all kinds of buffers takes them as operations do, so that it can be tested on the CPU backend:
+/// A function that is generic over buffers can be tested on the CPU backend:
 ///
 /// ```
 /// use libnccl::{Communicator, DataType, ReduceOp, Result, SliceMut, StreamRef, buffer::BufferMut};
@@ -113,8 +113,8 @@ pub trait Buffer<'a> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// In a group, whose buffers have the lifetime of the group, such a function takes a reference `buffer: &mut B` with the bound
-/// `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
+/// In a group, buffers have the lifetime of the group. There, such a function takes a reference `buffer: &mut B` with the
+/// bound `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",
     label = "not a buffer that can be written",
@@ -210,7 +210,8 @@ host_buffers! {
 
 /// A buffer of bytes whose element type is known only at run time. It keeps the guard of the buffer.
 ///
-/// Frameworks whose tensors own bytes, such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, need no addresses:
+/// It accepts tensors that own bytes, such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, without raw
+/// addresses:
 ///
 /// ```
 /// use libnccl::{Communicator, DataType, ReduceOp, Result, StreamRef, buffer::{AnyBuffer, BufferMut}};

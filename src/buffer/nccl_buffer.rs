@@ -36,9 +36,9 @@ use crate::stream::StreamRef;
 /// ```
 ///
 /// # Dropping a buffer on a GPU
-/// Operations return when they are enqueued, and NCCL does not report when they have run. To never free memory that work may
-/// still use, dropping a buffer *leaks* it if the buffer was passed to an operation, or a [`Slice`] of it was made. If you know
-/// that the work has run, call [`assume_idle`](Self::assume_idle) before the drop.
+/// Operations return when they are enqueued, and NCCL does not report when they have run. Work may therefore still use the
+/// memory when the buffer is dropped. So dropping a buffer *leaks* it if the buffer was passed to an operation, or if a
+/// [`Slice`] of it was created. To free it, call [`assume_idle`](Self::assume_idle) before the drop, once the work has run.
 ///
 /// An unused buffer and a buffer in host memory are freed on drop. A buffer that is a [`Window`](crate::window::Window) is
 /// leaked in both memory spaces, because other ranks may access it at any time, unless `assume_idle` promises that they do not.
@@ -57,7 +57,7 @@ use crate::stream::StreamRef;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// An operation borrows the buffer during the call, and a group during the group.
+/// An operation borrows the buffer during the call; a group borrows it until the group ends.
 #[doc(alias = "ncclMemAlloc")]
 #[doc(alias = "ncclMemFree")]
 pub struct NcclBuffer<T> {

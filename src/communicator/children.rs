@@ -83,8 +83,8 @@ impl Communicator {
         })
     }
 
-    /// Returns a builder of a communicator without the ranks in `exclude`, which do not call this; the others keep their
-    /// order. Since NCCL 2.27.3.
+    /// Returns a builder for a communicator without the ranks in `exclude`. Only the remaining ranks call this; they keep
+    /// their order. Since NCCL 2.27.3.
     ///
     /// ```
     /// use libnccl::communicator::ShrinkMode;
@@ -157,7 +157,7 @@ impl Communicator {
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Returns a builder of a communicator of `size` ranks: the ranks of this one, and new ranks that join with
+    /// Returns a builder for a communicator of `size` ranks: the ranks of this one, and new ranks that join with
     /// [`CommunicatorBuilder::grow`](crate::communicator::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
     /// All ranks of this communicator call it; the rank that created the [id](Self::unique_id) passes it, the others

@@ -58,8 +58,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// A [`Mutex`] makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
-/// that waits in NCCL holds the lock, so create the [`AbortHandle`] before; it needs no lock:
+/// A [`Mutex`] makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread that waits in NCCL
+/// holds the lock, so create the [`AbortHandle`] first; aborting needs no lock:
 ///
 /// ```
 /// use std::sync::{Mutex, PoisonError};
@@ -78,8 +78,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The lock does not order the calls, but all ranks must make their calls in the same order. Threads that lock several
-/// communicators, for example for a group, must lock them in the same order to avoid a deadlock.
+/// The lock does not order the calls: the program must still make them in the same order on all ranks. Threads that lock
+/// several communicators, for example for a group, must lock them in the same order to avoid a deadlock.
 ///
 /// # Async code
 /// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU,
@@ -104,18 +104,20 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Errors
-/// All methods return [`Error::Nccl`] if NCCL fails, [`Error::Unsupported`] if it is older than the version after "Since NCCL",
-/// [`Error::Timeout`] after the [timeout](crate::config::Config::timeout), and [`Error::Aborted`] after an abort. Methods that
-/// are no queries return [`Error::InvalidUsage`] while a group is open on this thread, and after one that failed. Their own
-/// sections add others.
+/// The `Errors` section of a method lists only errors beyond these:
+/// - [`Error::Nccl`] if NCCL fails
+/// - [`Error::Unsupported`] if the library is older than the version after "Since NCCL" in the method's description
+/// - [`Error::Timeout`] after the [timeout](crate::config::Config::timeout)
+/// - [`Error::Aborted`] after an abort
+/// - [`Error::InvalidUsage`] while a group is open on this thread, and after a failed group (except queries)
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work.
-/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first.
+/// On GPUs, where work may be unfinished, dropping a communicator aborts it; so wait for the stream first.
 ///
 /// # CUDA graphs
-/// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,
-/// and the communicator, must outlive the graph and its launches, see [`destroy`](Self::destroy) and [`abort`](Self::abort).
+/// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers. The buffers
+/// and the communicator must outlive the graph and its launches; see [`destroy`](Self::destroy) and [`abort`](Self::abort).
 #[doc(alias = "ncclComm_t")]
 pub struct Communicator {
     pub(super) shared: Arc<Shared>,
@@ -124,7 +126,7 @@ pub struct Communicator {
     device: i32,
     /// The limit of each wait; set for nonblocking communicators only.
     pub(super) timeout: Option<Duration>,
-    /// Set once its work was revoked, or aborted by a shrink: there is nothing to finalize.
+    /// Set once its work was revoked, or aborted by a shrink, so that there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
     /// Set while it is in the group that is open on this thread.
     in_group: AtomicBool,
@@ -139,7 +141,7 @@ pub struct Communicator {
 pub(super) trait OneThreadAtATime {}
 
 impl Communicator {
-    /// Takes over a handle that other code has created with `nccl`.
+    /// Takes ownership of a communicator that other code has created with `nccl`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not
@@ -154,10 +156,11 @@ impl Communicator {
         unsafe { Self::from_shared("from_raw", shared, None, None) }
     }
 
-    /// Calls `with` with a communicator that other code has created with `nccl`, and destroys later.
+    /// Calls `with` with a communicator that other code has created with `nccl`, and that the other code destroys.
     ///
-    /// Its drop and an [`AbortHandle`] only end its use here. It has no timeout. Drop its registrations, windows and
-    /// reductions inside `with`; otherwise they last as long as the communicator, and their memory is leaked.
+    /// Dropping the borrowed communicator, or aborting it with an [`AbortHandle`], only ends its use in this crate. It has
+    /// no timeout. Drop its registrations, windows and reductions inside `with`; otherwise they last as long as the
+    /// communicator, and their memory is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
@@ -176,7 +179,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for [`from_raw`](Self::from_raw), except that the communicator is not aborted; the error of `with`.
+    /// The errors of [`from_raw`](Self::from_raw), but the communicator is not aborted; the error of `with`.
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
@@ -243,9 +246,9 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an abort.
-    /// The communicator keeps its ownership. Code that calls C functions with the handle keeps the rule for [groups of other
-    /// code](crate::nccl::Nccl#groups-of-other-code).
+    /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an
+    /// abort. The communicator keeps ownership of the handle. Code that passes the handle to C functions must keep the rule
+    /// for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
@@ -276,7 +279,7 @@ impl Communicator {
         self.rank
     }
 
-    /// Returns the CUDA device of this rank; a number without meaning on the CPU backend.
+    /// Returns the number of this rank's CUDA device, which has no meaning on the CPU backend.
     #[doc(alias = "ncclCommCuDevice")]
     pub fn device(&self) -> i32 {
         self.device

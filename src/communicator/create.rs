@@ -38,7 +38,7 @@ pub struct CommunicatorBuilder<'a> {
 }
 
 impl Nccl {
-    /// Returns a builder of a communicator of `size` ranks, in which the caller is number `rank`.
+    /// Returns a builder for a communicator of `size` ranks, in which the caller has number `rank`.
     /// [`init`](CommunicatorBuilder::init) returns when all ranks have joined.
     ///
     /// On a GPU the rank uses the calling thread's current device, or the one set by
@@ -112,8 +112,8 @@ impl Nccl {
 }
 
 impl<'a> CommunicatorBuilder<'a> {
-    /// Sets the options, which NCCL has since 2.14.3. They replace options set before, except for a timeout if they have
-    /// none.
+    /// Sets the options, which replace all options set before. A timeout set before remains if `config` has none. Since NCCL
+    /// 2.14.3.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone().inherit_timeout(self.config.timeout_duration());
         self
@@ -125,8 +125,8 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Replaces the id by several ids from as many ranks, which share the work of the bootstrap. All ranks pass the same ids in
-    /// the same order. Since NCCL 2.23.4; older versions use the first id only.
+    /// Replaces the id with several ids, each created by a different rank. These ranks share the work of the bootstrap. All
+    /// ranks pass the same ids in the same order. Since NCCL 2.23.4; older versions use the first id only.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -146,7 +146,7 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Sets the device to the one of `context`, which becomes the calling thread's current context.
+    /// Selects the device of `context`, which becomes the calling thread's current context.
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self

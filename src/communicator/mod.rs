@@ -2,7 +2,7 @@
 //!
 //! - `communicator.rs`: the type, raw handles, and how operations and groups enter NCCL
 //! - `create.rs`, `children.rs`, `teardown.rs`, `queries.rs`: the methods by topic
-//! - `shared.rs`, `state.rs`: what other threads share, the RAII guard of a call, and which thread may enter NCCL
+//! - `shared.rs`, `state.rs`: the state shared with other threads, the RAII guard of a call, and which thread may enter NCCL
 //! - `objects.rs`: the teardown of registrations, windows and reductions
 
 mod children;

@@ -94,7 +94,7 @@ impl Object {
                 // Deferred to the next thread that leaves NCCL, which may be this one.
                 shared.deferred.push(shared, [self]);
                 shared.state.set_deferred();
-                // The owner may have left before the flag was set. The drop of the guard runs deferred teardowns.
+                // The owner's call may have returned before the flag was set. The drop of the guard runs deferred teardowns.
                 drop(CallGuard::for_object(shared, "drop"));
                 return Err(error);
             }
@@ -222,8 +222,8 @@ impl Deferred {
         }
     }
 
-    /// Destroys the objects in NCCL. The caller has a [`CallGuard`] of the communicator, and frees the returned objects after
-    /// it has left NCCL.
+    /// Destroys the objects in NCCL. The caller has a [`CallGuard`] of the communicator, and frees the returned objects
+    /// after leaving NCCL.
     pub(super) fn destroy(&self, shared: &Shared) -> Vec<Object> {
         // NCCL has stopped the threads that deregister.
         if shared.is_finalized.load(Relaxed) {

@@ -29,11 +29,11 @@ pub struct Properties {
     pub cuda_device: i32,
     /// The device number in NVML and `nvidia-smi`.
     pub nvml_device: i32,
-    /// Whether kernels can communicate through NCCL's device API.
+    /// Set if kernels can communicate through NCCL's device API.
     pub device_api: bool,
-    /// Whether kernels can address several GPUs with one access (multimem).
+    /// Set if kernels can address several GPUs with one access (multimem).
     pub multimem: bool,
-    /// Whether the host can start one-sided operations; `None` before NCCL 2.29.7.
+    /// Set if the host can start one-sided operations; `None` before NCCL 2.29.7.
     pub host_rma: Option<bool>,
 }
 
@@ -58,8 +58,8 @@ pub enum MemoryStatistic {
 }
 
 impl Communicator {
-    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
-    /// or [`ResultCode::IN_PROGRESS`]. An error is permanent: the communicator has to be aborted.
+    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued, or
+    /// [`ResultCode::IN_PROGRESS`]. An error is permanent: abort the communicator.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
         self.query("async_error", || self.shared.poll())
@@ -103,7 +103,8 @@ impl Communicator {
     }
 
     /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
-    /// progress. Until [`resume`](Self::resume), it can only be queried, destroyed and aborted. Since NCCL 2.29.7.
+    /// progress. Until [`resume`](Self::resume), the communicator can only be queried, destroyed and aborted. Since NCCL
+    /// 2.29.7.
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
@@ -122,7 +123,7 @@ impl Communicator {
         suspended
     }
 
-    /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
+    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
@@ -239,7 +240,7 @@ impl Communicator {
             // Device numbers have no meaning for host memory.
             Some(found) if found != expected && self.memory_space() == MemorySpace::Device => {
                 let problem =
-                    format!("{name} is of device {found}; the communicator is of device {expected}");
+                    format!("{name} is on device {found}; the communicator is on device {expected}");
                 Err(Error::argument(call, InvalidArgumentKind::Device, problem))
             }
             _ => Ok(()),

@@ -34,7 +34,7 @@ pub(crate) struct Origin {
     pub(crate) id: Option<CommunicatorId>,
     pub(crate) parent: Option<CommunicatorId>,
     pub(crate) observers: Given,
-    /// Set if other code owns the communicator and destroys it: its teardown here is only the end of its use.
+    /// Set if other code owns the communicator and destroys it: its teardown here only ends its use.
     pub(crate) is_borrowed: bool,
 }
 
@@ -100,7 +100,7 @@ impl Shared {
         self.memory_space.get().copied().unwrap_or(MemorySpace::Host)
     }
 
-    /// Returns what observers receive about the communicator, which has this size and rank.
+    /// Returns the description of the communicator for observers. The communicator has this size and rank.
     pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
         self.membership.get_or_init(|| {
             let Origin { name, id, parent, .. } = &self.origin;
@@ -157,7 +157,8 @@ impl Shared {
         Ok(ResultCode::from_raw(state))
     }
 
-    /// Polls the method `call`, in progress since `start`. An abort of the `parent` ends it too, as does the `timeout`.
+    /// Polls the method `call`, in progress since `start`. The wait also ends when the `parent` is aborted, or after the
+    /// `timeout`.
     ///
     /// The caller has entered NCCL, or nothing else has the communicator. When this returns `Ready`, NCCL on host memory no
     /// longer uses the arguments of the call, because a call in progress is aborted first.

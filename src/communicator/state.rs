@@ -140,8 +140,8 @@ impl State {
         }
     }
 
-    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if possible: the owner may
-    /// have left before.
+    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if possible: the owner's
+    /// call may have returned before.
     pub(crate) fn set_deferred(&self) {
         self.flags.fetch_or(DEFERRED, AcqRel);
     }

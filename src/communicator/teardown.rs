@@ -16,8 +16,8 @@ use crate::sys;
 
 const DESTROY: &str = "destroy";
 
-/// A communicator after [`Communicator::finalize`], which remains to be destroyed. Its drop aborts it where a communicator's
-/// drop would.
+/// A communicator that [`Communicator::finalize`] has finalized, and that is still to be destroyed. Dropping it aborts it
+/// under the same conditions as dropping a [`Communicator`].
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;

@@ -147,7 +147,7 @@ impl Config {
     /// On GPUs, it limits the waits of the host: for the creation of the communicator, for connections and for the launch of
     /// work. It does not limit the work itself: an operation returns when it is enqueued, and if a rank does not take part,
     /// its kernel waits on the stream without a limit. On host memory, where an operation returns when it is complete, it
-    /// limits the operation too. Longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
+    /// limits the operation too. It must be longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
     ///
     /// On host memory, the error releases the buffers, so no other rank may still access them. A process that is stopped
     /// during an access, by a signal, a debugger or a frozen cgroup, loses its access to memory of

@@ -171,8 +171,8 @@ impl RawConfig {
 
 /// The options of a collective in C, with the string that they point to.
 ///
-/// NCCL reads both until the end of the call or of the outermost group, so a group keeps this until then. It is moved
-/// meanwhile, so not a `Box`, whose move invalidates pointers to its content.
+/// NCCL reads both until the end of the call or of the outermost group, so a group keeps this until then. Not a `Box`: this
+/// value is moved meanwhile, and moving a `Box` invalidates pointers to its content.
 #[derive(Debug, Clone)]
 pub(crate) struct RawCollectiveConfig {
     pub(super) raw: Arc<sys::ncclCollConfig_t>,

@@ -1,6 +1,6 @@
 //! Groups of operations that NCCL starts together, and of communicators that it creates together.
 //!
-//! `participants.rs` has the communicators of a group, and what they need until its end.
+//! `participants.rs` has the communicators of a group, and the values that they need until its end.
 #![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd, and begins to create communicators.
 
 mod participants;
@@ -18,7 +18,8 @@ use crate::error::{Error, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
 
-/// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
+/// Operations that NCCL starts together. [`Nccl::group`] creates a group. A function can add operations to its caller's
+/// group; see [`group`](Self::group).
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
     pub(crate) participants: Participants<'scope>,
@@ -28,7 +29,7 @@ pub struct Group<'scope, 'env: 'scope> {
 }
 
 impl Nccl {
-    /// Collects the operations that `operations` adds to the [`Group`], and starts them together at its end.
+    /// Runs `operations`, then starts together all operations that it has added to the [`Group`].
     ///
     /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
     /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
@@ -50,9 +51,10 @@ impl Nccl {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
-    /// even those of one communicator and one stream: it sorts them by size and runs them concurrently. So use two
-    /// groups, which run one after the other on their stream, or call the communicator's methods.
+    /// A buffer that the group writes can be used in it only once. NCCL does not run the operations of a group in order,
+    /// even on one communicator and one stream: it sorts them by size and runs them concurrently. For operations that depend
+    /// on each other, use two groups, which run one after the other on their stream, or start the operations without a
+    /// group.
     ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
@@ -73,8 +75,8 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Groups operations as [`group`](Self::group) does, for a closure with another error type. (The closure of `group` has
-    /// this crate's, because the compiler cannot infer the type from `Ok`.)
+    /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` returns
+    /// this crate's error, because the compiler cannot infer the type from `Ok`.)
     ///
     /// ```
     /// # use std::error::Error;
@@ -103,8 +105,8 @@ impl Nccl {
     /// Collects operations as [`group`](Self::group) does, and estimates their time instead of starting them: microseconds, or
     /// `None` if NCCL has no estimate. Since NCCL 2.22.3.
     ///
-    /// NCCL simulates `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
-    /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
+    /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
+    /// blocking communicators of several ranks. It would start any other operation, or keep it for the next group.
     ///
     /// ```
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -117,10 +119,10 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does not
-    /// simulate, before anything is queued. A nonblocking communicator of
-    /// [`from_raw`](crate::communicator::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the environment, is
-    /// detected afterwards: NCCL has started the operations then.
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does
+    /// not simulate, before anything is queued. A nonblocking communicator from
+    /// [`from_raw`](crate::communicator::Communicator::from_raw), or created with `NCCL_COMM_BLOCKING=0`, is detected only
+    /// after NCCL has started the operations.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -162,9 +164,10 @@ impl Nccl {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    /// Limits the wait at the end of the group for each of its communicators, instead of their own
-    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
-    /// without a timeout block inside NCCL. A communicator that other code owns cannot be aborted, so its wait has no limit.
+    /// Limits the wait for each communicator at the end of the group. Replaces the communicators'
+    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does
+    /// for one call. Communicators without a timeout block inside NCCL. A communicator that other code owns cannot be
+    /// aborted, so its wait has no limit.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
@@ -319,7 +322,7 @@ impl Drop for OpenGroup<'_, '_> {
         let participants = self.participants;
         if participants.phase.get() != Phase::Ended {
             cancel(participants.library());
-            // The failed creation of a communicator may have left one more group open.
+            // The failed creation of a communicator may leave one more group open.
             if participants.has_failed_init() {
                 participants.library().end_leaked_groups();
             }

@@ -31,7 +31,7 @@ pub(crate) struct Participants<'scope> {
     thread: PhantomData<*mut ()>,
 }
 
-/// What a group does with operations.
+/// The state of a group, which determines how it treats operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Collects them, to start them.

@@ -96,11 +96,10 @@ impl<'a> CudaCoreGuard<'a> {
     }
 }
 
-/// Returns a lease of the memory; of memory that another stream uses, after that, if it takes no longer than
-/// [`LEASE_LIMIT`].
+/// Returns a lease of the memory. Waits for other streams that use the memory, at most for [`LEASE_LIMIT`].
 ///
-/// It waits for this memory alone. A wait for the device would wait for other communicators too, whose ranks may wait for
-/// this one.
+/// It waits only for this memory. A wait for the device would also wait for other communicators, whose ranks may wait for
+/// this rank.
 fn lease(memory: &RawDeviceBuffer, stream: &CudaStream, writes: bool) -> BufferResult<AllocationLease> {
     const PAUSE: Duration = Duration::from_micros(100);
     let start = Instant::now();
@@ -120,7 +119,7 @@ fn lease(memory: &RawDeviceBuffer, stream: &CudaStream, writes: bool) -> BufferR
     }
 }
 
-/// Returns whether a CUDA graph captures what is enqueued on the stream, in which case nothing runs now.
+/// Returns whether a CUDA graph captures the work enqueued on the stream, in which case nothing runs now.
 fn is_capturing(context: &CudaContext, stream: StreamRef<'_>) -> bool {
     let mut status = sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: a live stream of the context's device, and a valid out-parameter.

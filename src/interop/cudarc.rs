@@ -23,9 +23,9 @@ use crate::sys;
 
 /// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records cudarc's event for it.
 ///
-/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each has a stream, on
-/// which cudarc allocates and frees its memory. An operation on another stream waits for that one, and that one for the
-/// operation. So a buffer may be dropped, or used again on its own stream, right after the call.
+/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each has a stream, on which
+/// cudarc allocates and frees its memory. An operation on another stream waits for the buffer's stream, and the buffer's
+/// stream waits for the operation. So a buffer may be dropped, or used again on its stream, right after the call.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -44,11 +44,12 @@ use crate::sys;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Two things are refused as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer
-/// of cudarc's stream per thread is freed on another stream if another thread drops it. And an operation that a CUDA graph
-/// captures runs at each launch, which may come after the buffer is dropped: for graphs, use an
-/// [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller promises that the memory outlives the
-/// launches.
+/// Two uses are rejected as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them
+/// safe:
+/// - A buffer of cudarc's per-thread stream. If another thread drops the buffer, it is freed on another stream.
+/// - An operation that a CUDA graph captures. It runs at each launch, perhaps after the buffer was dropped. For graphs, use
+///   an [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller promises that the memory
+///   outlives the launches.
 #[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaGuard<'a> {
     /// Records the event of the buffer on its stream when it is dropped.
@@ -59,7 +60,8 @@ pub struct CudaGuard<'a> {
 }
 
 impl<'a> CudaGuard<'a> {
-    /// Makes `stream` wait for what `prepare` lets the buffer's `own` stream wait for, and for all that is on it.
+    /// Calls `prepare`, which lets the buffer's `own` stream wait for other users of the buffer, and makes `stream` wait for
+    /// all work on `own`.
     fn new(
         own: Arc<CudaStream>,
         stream: StreamRef<'a>,
@@ -88,12 +90,13 @@ impl<'a> CudaGuard<'a> {
     }
 }
 
-/// Returns whether the operation's stream is of the device of the buffer's, as far as is known.
+/// Returns whether the operation's stream is on the buffer's device. A stream of an unknown device counts as one on the
+/// buffer's device.
 fn has_device_of(own: &CudaStream, stream: StreamRef<'_>) -> bool {
     stream.device().is_none_or(|found| Some(found) == device(own.context()))
 }
 
-/// Returns an error if no guard can order the operation before the end of the buffer.
+/// Returns an error if no guard can order the operation before the buffer is freed.
 fn check_guardable(own: &CudaStream, stream: StreamRef<'_>) -> BufferResult<()> {
     if StreamRef::from(own).is_per_thread() {
         return Err("its stream is cudarc's per_thread_stream, which is another one on each thread".into());

@@ -1,4 +1,4 @@
-//! What observers receive: the start and the end of operations, changes of communicators, and their identity.
+//! The arguments of observers: the start and the end of operations, changes of communicators, and their identity.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -100,7 +100,7 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer; of an exchange, the destination.
+    /// Returns the root or the peer; for an exchange, the destination.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
@@ -243,18 +243,18 @@ pub enum CommunicatorEvent {
     /// [`synchronize`](crate::communicator::Communicator::synchronize) has found that the work on the stream with this
     /// address is complete.
     StreamCompleted(usize),
-    /// A group that it takes part in has failed: it can only be destroyed or aborted.
+    /// A group with the communicator has failed. It can only be destroyed or aborted.
     Failed,
     /// A watchdog has detected that a call takes too long.
     Stalled,
     /// A wait has exceeded its limit. The communicator is aborted after this.
     TimedOut,
-    /// It is healthy, its buffers are on a GPU, and it is dropped instead of destroyed: it is aborted after this, with its
+    /// A healthy communicator with buffers on a GPU is dropped instead of destroyed. It is aborted after this, with its
     /// unfinished work.
     Discarded,
-    /// It is aborted. The work in progress ends after this.
+    /// The communicator is aborted. The work in progress ends after this.
     Aborted,
-    /// It is destroyed, or handed to other code.
+    /// The communicator is destroyed, or handed to other code.
     Ended,
 }
 
@@ -291,10 +291,12 @@ impl Membership {
 /// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly different
 /// from other communicators.
 ///
-/// Its text has 16 hexadecimal digits. It is the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print, except for
-/// communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow), whose
-/// hash NCCL does not return, and for all but the first shrink of a communicator. It is unknown for communicators that other
-/// code created, and for a rank that has joined one that grows.
+/// It displays as 16 hexadecimal digits. It equals the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print,
+/// with these exceptions:
+/// - Communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow),
+///   whose hash NCCL does not return, have another identity.
+/// - So do all shrinks of a communicator after the first.
+/// - The identity is unknown if other code created the communicator, and on a rank that has joined a growing communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 
@@ -353,7 +355,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Returns the identity of the next child of a communicator: of a split the one with a color. NCCL does not count
+    /// Returns the identity of the next child of a communicator; for a split, the child with this color. NCCL does not count
     /// shrinks, which have one hash; here each has a separate identity.
     pub fn next(&self, parent: CommunicatorId, color: Option<i32>) -> CommunicatorId {
         match color {
@@ -374,7 +376,7 @@ mod tests {
     use super::{Children, CommunicatorId};
     use crate::unique_id::UniqueId;
 
-    /// The values are those of `getHash`, `eatHash` and `digestHash` in `src/include/bitops.h` of NCCL 2.30.7.
+    /// The values come from `getHash`, `eatHash` and `digestHash` in `src/include/bitops.h` of NCCL 2.30.7.
     #[test]
     fn identity_is_the_hash_of_nccl() {
         let id = UniqueId::from_bytes(std::array::from_fn(|byte| (byte as u8).wrapping_mul(7)));

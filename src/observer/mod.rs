@@ -1,6 +1,6 @@
 //! Observers, which are notified of operations and of the lifecycle of communicators, and the descriptors of operations.
 //!
-//! `events.rs` has what observers receive, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
+//! `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
 //! descriptors.
 
 mod dispatch;
@@ -16,22 +16,22 @@ pub use events::{CallWord, Children};
 pub use events::{CommunicatorEvent, CommunicatorId, Membership, OperationEnd, OperationStart};
 pub use operation::{Extent, Operation, Role};
 
-/// Code that is notified of what communicators do: for metrics, logs, profilers.
+/// Receives the operations and the lifecycle events of communicators, for instance for metrics, logs and profilers.
 ///
-/// [`Config::observer`](crate::config::Config::observer) adds it to a communicator and its children, [`observe`] to all
-/// communicators of the process. The crate `libnccl-observe` has some: a recorder, a watchdog, records of the crate log,
-/// spans of the crate tracing.
+/// [`Config::observer`](crate::config::Config::observer) adds an observer to a communicator and its children; [`observe`]
+/// adds one to all communicators of the process. The crate `libnccl-observe` provides a recorder, a watchdog, records of the
+/// crate log, and spans of the crate tracing.
 ///
 /// # When it is called
-/// On the calling thread: [`on_start`](Self::on_start) once the operation is checked and the communicator entered, before
-/// the C call, and [`on_end`](Self::on_end) after it. In a group, `on_start` is called when an operation is added, and
+/// Both methods run on the thread that calls the operation: [`on_start`](Self::on_start) after the checks and before the C
+/// call, [`on_end`](Self::on_end) after the C call. In a group, `on_start` is called when an operation is added, and
 /// `on_end` at the end of the group, once for each communicator. An observer that is added during a call or in a group is
 /// notified of the end of exactly the operations whose start it saw. Several threads may call it at the same time, for
 /// different communicators.
 ///
-/// A call waits for it. It may use other communicators, which return errors in an open group; the communicator whose
-/// operation starts is in use, and returns errors too. A panic in a method ends only that method: the operation goes on,
-/// and other observers are notified.
+/// The operation waits for its observers. An observer may use other communicators, which return errors while a group is
+/// open. The communicator whose operation starts is in use, and returns errors too. A panic in a method ends only that
+/// method: the operation goes on, and other observers are notified.
 ///
 /// The cost is about 170 instructions for each operation (`cargo bench --bench call_overhead`).
 ///

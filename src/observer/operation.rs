@@ -29,13 +29,13 @@ pub struct Operation {
     pub receives: Extent,
     /// The ranks that send and receive.
     pub role: Role,
-    /// Whether elements are combined.
+    /// Set if elements are combined.
     pub reduces: bool,
-    /// Whether one buffer is both sent and received.
+    /// Set if one buffer is both sent and received.
     pub is_in_place: bool,
-    /// Whether a [simulation](crate::nccl::Nccl::simulate) can contain it. NCCL keeps simulated sends and receives, from 2.29.2
-    /// on also broadcasts, for the next group of the communicator (`ncclKernelPlanner::peers`), which may outlive their
-    /// buffers. It starts one-sided operations.
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain it. NCCL keeps simulated sends and receives, from
+    /// 2.29.2 on also broadcasts, for the next group of the communicator (`ncclKernelPlanner::peers`), which may outlive
+    /// their buffers. It starts one-sided operations.
     pub is_simulated: bool,
     /// The names of the sent and the received buffer in errors.
     pub(crate) buffer_names: [&'static str; 2],
@@ -164,7 +164,7 @@ const TABLE: &[Operation] = &{
     ])
 };
 
-/// Sets the numbers of the table's rows.
+/// Sets the number of each descriptor.
 const fn numbered<const N: usize>(mut rows: [Operation; N]) -> [Operation; N] {
     let mut number = 0;
     while number < N {
@@ -216,7 +216,8 @@ impl Operation {
         panic!("there is no operation of this name")
     }
 
-    /// Returns the operation that one call of this C function is, if any: the in-place form if it has one buffer only.
+    /// Returns the operation that a single call of this C function performs, if any. For a function with one buffer, this is
+    /// the in-place form.
     pub const fn of_function(function: &str) -> Option<&'static Self> {
         if sys::is_equal(function.as_bytes(), b"ncclBcast") {
             return Some(Self::of("broadcast_in_place"));

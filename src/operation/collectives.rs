@@ -12,9 +12,9 @@ use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
-/// All ranks call the same operations in the same order. They return when the work is enqueued on its stream;
-/// on the CPU backend, when it is complete. Counts are elements, not bytes. Buffers may be longer than needed, except those
-/// whose length is the count.
+/// All ranks call the same operations in the same order. They return when the work is enqueued on its stream; on the CPU
+/// backend, when it is complete. Counts are elements, not bytes. A buffer may be longer than needed, unless its length is
+/// the count.
 ///
 /// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream, and
 /// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
@@ -247,10 +247,10 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
-    /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
-    /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
+    /// Sends part `i` of `send`, which has `size` equal parts, to rank `i`. Part `i` of `recv` receives the part that rank
+    /// `i` sends to this rank. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
     ///
-    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -280,7 +280,7 @@ impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
     /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -327,7 +327,7 @@ impl Communicator {
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -358,8 +358,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
-    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
-    /// which part `root` stays there; the other ranks receive into their `buffer`.
+    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, and part
+    /// `root` is not moved; the other ranks receive into their `buffer`.
     #[doc(alias = "ncclScatter")]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(

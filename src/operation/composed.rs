@@ -40,8 +40,8 @@ impl Call<'_, '_> {
         self.recv.slice(0, 0)
     }
 
-    /// Returns `true` if the library lacks a function that sends and receives replace. They take no options, so that options
-    /// are an error then.
+    /// Returns whether the library lacks a function, so that sends and receives replace it. These take no options, so
+    /// options are an error then.
     pub(super) fn lacks<F>(&self, function: Option<F>) -> Result<bool> {
         if function.is_some() {
             return Ok(false);
@@ -92,7 +92,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Sends this rank's part to the root, which receives all parts but one that is there already.
+    /// Sends this rank's part to the root, which receives all parts except those in place already.
     pub(super) fn gather_parts(&self, root: i32, counts: impl Iterator<Item = usize>) -> Result<ResultCode> {
         let (is_root, is_in_place) = (self.ranks[0] == Some(self.rank()), self.operation.is_in_place);
         self.together(|| {
@@ -108,7 +108,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Sends all parts from the root, but one that is there already, and receives this rank's.
+    /// Sends all parts from the root, except those in place already, and receives this rank's part.
     pub(super) fn scatter_parts(&self, root: i32, counts: impl Iterator<Item = usize>) -> Result<ResultCode> {
         let (is_root, is_in_place) = (self.ranks[0] == Some(self.rank()), self.operation.is_in_place);
         self.together(|| {
@@ -124,7 +124,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Makes a broadcast of each rank's part: a group of these is what NCCL recognizes as one operation, since 2.29.2.
+    /// Broadcasts each rank's part. Since 2.29.2, NCCL recognizes a group of these as one operation.
     pub(super) fn broadcast_parts(&self, counts: &[usize]) -> Result<ResultCode> {
         let config = self.config()?;
         self.together(|| {

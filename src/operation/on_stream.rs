@@ -59,11 +59,12 @@ impl<'a> CallOptions<'a> {
         Self { config: Some(config), ..self }
     }
 
-    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout), which it must have: the
-    /// calls of other communicators block inside NCCL. In a group, use [`Group::timeout`](crate::group::Group::timeout).
+    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout). The
+    /// communicator must have a timeout: without one, its calls block inside NCCL. In a group, use
+    /// [`Group::timeout`](crate::group::Group::timeout).
     ///
-    /// It limits the wait on the host: on a GPU, for the launch. [`Communicator::synchronize`] limits the wait for the work
-    /// itself.
+    /// The limit applies to the host: on a GPU, to the wait for the launch. [`Communicator::synchronize`] limits the wait
+    /// for the work itself.
     ///
     /// ```
     /// use std::time::Duration;
@@ -132,9 +133,9 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// Lets the operation start at the end of `group`.
     ///
     /// # Safety
-    /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators and
-    /// the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators for
-    /// `'c`. So this must have no caller but [`Group::stream`], whose signature fixes both.
+    /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators
+    /// and the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators
+    /// for `'c`. So only [`Group::stream`], whose signature fixes both, may call this.
     #[inline]
     unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
         Self { group: Some(group), ..self }
@@ -160,7 +161,7 @@ impl<'b, 'c> OnStream<'b, 'c> {
         }
     }
 
-    /// Keeps what NCCL reads until the end of the group. Returns it if there is no group.
+    /// Keeps arguments that NCCL reads until the end of the group. Returns them if there is no group.
     pub(super) fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
         match self.group {
             None => Some(arguments),

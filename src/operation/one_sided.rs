@@ -15,7 +15,7 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::Operation;
 use crate::sys;
 
-/// The signal of a rank, by its numbers: by default, the only one that there is.
+/// The numbers that identify a signal of a rank. By default, a rank has one signal, `Signal::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
@@ -111,8 +111,8 @@ impl Communicator {
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see
     /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
-    /// It is [`Error::Nccl`] if there is no such signal or context, or before the first window is
-    /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
+    /// Returns [`Error::Nccl`] if there is no such signal or context, and before the first window is registered, unless
+    /// [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
     #[track_caller]
     pub fn signal<'b, 'c>(
@@ -150,7 +150,7 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// No signals, or a count of 0, are [`Error::InvalidArgument`].
+    /// Returns [`Error::InvalidArgument`] if `signals` is empty, or if a count is 0.
     #[doc(alias = "ncclWaitSignal")]
     #[track_caller]
     pub fn wait_signal<'b, 'c>(

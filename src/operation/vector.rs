@@ -101,10 +101,10 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_v_in_place(counts, op.into().raw))
     }
 
-    /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
-    /// [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of `send` has `send_counts[i]`
-    /// elements, part `i` of `recv` has `recv_counts[i]`, which is what rank `i` sends to this rank; each part begins where
-    /// the one before ends. `send` and `recv` hold at least the sums of their counts.
+    /// Sends part `i` of `send` to rank `i`: [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i`
+    /// of `recv` receives the part that rank `i` sends to this rank. Part `i` of `send` has `send_counts[i]` elements, part
+    /// `i` of `recv` has `recv_counts[i]`; each part begins where the previous part ends. `send` and `recv` hold at least
+    /// the sums of their counts.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -181,8 +181,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.gather_v_in_place(counts, root))
     }
 
-    /// Scatters `send` of rank `root`, of which rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each
-    /// rank, the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
+    /// Scatters `send` of rank `root`; rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
+    /// the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
     /// elements as their sum. The other ranks ignore both, which may be empty.
     ///
     /// ```

@@ -46,9 +46,9 @@ generated! {
     /// The functions as an `extern` block: a program that calls one requires it when it starts.
     #[cfg(nccl_linked)]
     pub mod linked = "linked.rs";
-    /// The functions as bindgen's run-time loaded struct, including those of the device API.
+    /// The functions as bindgen's run-time loaded struct, including the device API's functions.
     ///
-    /// Its *fields* are errors if the library lacks the function. Use the fields: a method panics if its function is absent.
+    /// A *field* is an error if the library lacks the function. Use the fields: a method panics if its function is absent.
     #[cfg(feature = "dlopen")]
     pub mod dynamic = "dynamic.rs";
 }
@@ -58,7 +58,7 @@ use device_types::*;
 pub use table::SINCE;
 pub use types::*;
 
-// The macros `for_each_function` and `functions_by_release`, and those of the device API.
+// The macros `for_each_function` and `functions_by_release`, and the device API's macros.
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 include!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
 #[cfg(all(nccl_linked, not(nccl_archive)))]

@@ -15,8 +15,8 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
-/// It borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains usable in
-/// every operation. The registration shares its memory, which is freed after both are dropped.
+/// A registration borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains
+/// usable in every operation. The registration shares its memory, which is freed after both are dropped.
 ///
 /// A drop deregisters the buffer when a [window's](crate::window::Window#drop) would. On a GPU, if the registration is dropped
 /// while work may use the buffer (see [`NcclBuffer`]), or after the teardown of the communicator, the memory is leaked.

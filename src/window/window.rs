@@ -84,7 +84,7 @@ impl BitOr for WindowFlags {
 /// A window: a buffer of every rank that operations of all ranks can access; for an example, see
 /// [`Communicator::register_window`]. Since NCCL 2.27.3.
 ///
-/// It borrows neither the communicator nor the buffer, so that a struct can hold all of them:
+/// A window borrows neither the communicator nor the buffer, so that a struct can hold all of them:
 ///
 /// ```
 /// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef, window::{Window, WindowFlags}};
@@ -346,7 +346,7 @@ impl<T: Element> Window<T> {
     /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
     /// - [`Error::Nccl`].
     ///
-    /// Except in the first case, the window lasts as long as the communicator, and the memory is leaked.
+    /// Except while the communicator is in use, the window then lasts as long as the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.object.end("deregister")

@@ -386,7 +386,7 @@ fn device_of_a_slice_restricts_it_and_cannot_be_changed() {
     for slice in [elsewhere, elsewhere.on_device(None), elsewhere.on_device(Some(own))] {
         let error = comm.send(slice, 0, stream()).unwrap_err();
         let expected =
-            format!("send: the send buffer is of device {other}; the communicator is of device {own}");
+            format!("send: the send buffer is on device {other}; the communicator is on device {own}");
         assert_eq!(error.to_string(), expected);
     }
     assert_eq!(fixture.fake.take_started().len(), 1);

@@ -308,7 +308,7 @@ pub(crate) fn assert_other_device(result: libnccl::Result<()>, what: &str, found
     match result {
         Err(error @ Error::InvalidArgument { .. }) => {
             let text = error.to_string();
-            let end = format!(": the {what} is of device {found}; the communicator is of device {expected}");
+            let end = format!(": the {what} is on device {found}; the communicator is on device {expected}");
             assert!(text.ends_with(&end), "{text}");
         }
         other => panic!("{other:?}"),

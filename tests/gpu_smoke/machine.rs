@@ -58,7 +58,7 @@ impl Machine {
         /// The first release that has an option to let two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);
         let found = self.nccl.version();
-        if self.gpu.contains("CPU stand-in")
+        if self.gpu.contains("CUDA emulation")
             && let Some((_, missing)) = NOT_ON_THE_STAND_IN.iter().find(|(name, _)| *name == job.name())
         {
             return Some((*missing).to_owned());

@@ -1,4 +1,4 @@
-"""Tells hatchling that the wheel is for one processor, and for any Python."""
+"""Configures hatchling to build a wheel for one processor and any Python."""
 
 import os
 

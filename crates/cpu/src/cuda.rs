@@ -208,7 +208,7 @@ impl Driver {
             Err(why) => Err(why),
         };
         let report = |why: &String| {
-            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
+            debug::warn_on_stderr(&format!("the CUDA emulation, libcuda.so.1, is not used: {why}"));
         };
         found.inspect_err(report).ok()
     }
@@ -282,7 +282,7 @@ impl Driver {
         }
         if memory.kind == MemoryKind::Host || memory.alias.is_null() {
             return Err(Error::argument(format!(
-                "{what}, {length} bytes at {address:#x}, is memory that CUDA does not know, which a GPU cannot use: \
+                "{what}, {length} bytes at {address:#x}, is host memory that is not registered with CUDA, which a GPU cannot use: \
                  expected device memory, pinned host memory or managed memory"
             )));
         }

@@ -1,7 +1,7 @@
 //! NCCL's C ABI on the CPU, with host memory for device memory, or with [CUDA emulation](#on-cuda-devices).
 //!
 //! [`nccl`] returns it for the crate `libnccl`. [`TABLE`] holds its functions; this library exports none of them by name, so
-//! a program can hold it beside the real NCCL.
+//! a program can contain both this library and the real NCCL.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
@@ -39,17 +39,17 @@ pub use functions::ncclResetDebugInit;
 /// Returns the CPU backend as the facade's [`Nccl`](libnccl::Nccl).
 ///
 /// # Panics
-/// Never: the table answers `ncclGetVersion`.
+/// Never: the table's `ncclGetVersion` succeeds.
 #[must_use]
 #[allow(unsafe_code)]
 pub fn nccl() -> libnccl::Nccl {
     // SAFETY: the functions are this crate's, with the signatures that the table's type demands and NCCL's contracts,
     // and they live as long as the program.
-    unsafe { libnccl::Nccl::from_table("the CPU backend", TABLE) }.expect("ncclGetVersion answers")
+    unsafe { libnccl::Nccl::from_table("the CPU backend", TABLE) }.expect("ncclGetVersion succeeds")
 }
 
-/// Runs `each` on the ranks of one communicator, each on a thread of its own, and returns the error of the lowest rank that
-/// has one: for examples, and tests.
+/// Runs `each` on every rank of a new communicator, one thread per rank. Returns the error of the lowest rank that failed.
+/// For examples and tests.
 ///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
@@ -73,7 +73,7 @@ pub fn nccl() -> libnccl::Nccl {
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
     let nccl = nccl();
     if ranks > MAX_RANKS {
-        // Fails, before there is a list of so many devices.
+        // Fails before a list of this many devices is created.
         nccl.communicator(ranks, 0, &nccl.unique_id()?).init()?;
     }
     let devices: Vec<i32> = (0..).take(ranks.min(MAX_RANKS)).collect();

@@ -1,4 +1,4 @@
-//! A communicator, as its calls show it.
+//! The state of a communicator, derived from its calls.
 
 use std::hint;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,10 +14,10 @@ use libnccl_observe::Recorder;
 
 use crate::arguments::Arguments;
 
-/// A communicator, and the recorder that is told of its operations.
+/// A communicator, and the recorder of its operations.
 ///
-/// Any thread may record. What changes is kept in atomics, which whoever has the lock reads and writes: a mutex would take
-/// as long as all the rest.
+/// Any thread may record. The changing state is in atomics, which the thread that holds the lock reads and writes: a mutex
+/// would take as long as all other work.
 pub(crate) struct Communicator {
     recorder: Recorder,
     children: Children,
@@ -26,7 +26,7 @@ pub(crate) struct Communicator {
     last: AtomicU64,
     /// The number of the first operation whose call, or group, is not complete; 0 if there is none.
     open: AtomicU64,
-    /// Set if that has returned `ncclInProgress`.
+    /// Set if that call has returned `ncclInProgress`.
     is_in_progress: AtomicBool,
     /// An operation has failed.
     has_error: AtomicBool,
@@ -43,14 +43,14 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The place of an operation in a group.
+/// The position of an operation in a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// There is no group.
+    /// No group is open.
     Ungrouped,
-    /// The first of its communicator.
+    /// The first operation of its communicator.
     First,
-    /// A later one.
+    /// A later operation of its communicator.
     Later,
 }
 
@@ -83,7 +83,7 @@ impl Communicator {
         let Arguments { operation, data_type, elements, rank, stream } = *arguments;
         let _locked = self.lock();
         if self.is_in_progress.load(Relaxed) {
-            // It is complete: NCCL begins no other before.
+            // The previous operation is complete: NCCL does not begin another one before.
             self.end(Ok(()));
         }
         let number = self.last.load(Relaxed) + 1;
@@ -99,7 +99,7 @@ impl Communicator {
         self.recorder.on_start(&start);
     }
 
-    /// Records the result of the last operation, or of its group. Returns `true` if it is the first that has failed.
+    /// Records the result of the last operation, or of its group. Returns `true` if it is the first failure.
     #[inline]
     pub(crate) fn finish(&self, code: ncclResult_t) -> bool {
         let _locked = self.lock();
@@ -119,8 +119,7 @@ impl Communicator {
         }
     }
 
-    /// Records that the communicator has failed, and with it an operation that is in progress. Returns `false` if it had
-    /// failed before.
+    /// Records that the communicator, and an operation in progress, have failed. Returns `false` if it had failed before.
     #[cold]
     pub(crate) fn fail_all(&self, code: ncclResult_t) -> bool {
         let _locked = self.lock();
@@ -132,7 +131,7 @@ impl Communicator {
         true
     }
 
-    /// Records the end of the communicator.
+    /// Records the teardown of the communicator.
     pub(crate) fn ended(&self) {
         let _locked = self.lock();
         self.recorder.on_communicator(self.membership(), CommunicatorEvent::Ended);

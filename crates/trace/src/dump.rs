@@ -1,4 +1,4 @@
-//! The recording of the process, and when it is written.
+//! The recording of the process, and the events at which it is written.
 
 use std::cmp::Reverse;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ use crate::registry;
 /// The file of the process, once it is written.
 static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
 
-/// The files that were there before this process: those of earlier jobs.
+/// The recordings that existed before this process started, from earlier jobs.
 static OLD: OnceLock<Vec<Identity>> = OnceLock::new();
 
 /// Prepares to write.
@@ -42,7 +42,7 @@ pub(crate) fn forget() {
     FILE.forget();
 }
 
-/// Writes the recording of the process, if it has had communicators and the environment says where.
+/// Writes the recording of the process, if it has had communicators and the environment names a file.
 #[cold]
 pub(crate) fn write(reason: &str) {
     // No panic may leave a C function.
@@ -63,7 +63,7 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
     let communicators = registry::all();
     let recorders: Vec<_> =
         communicators.iter().map(|communicator| communicator.recorder().clone()).collect();
-    // The largest one is that of all ranks.
+    // The largest communicator contains all ranks.
     let largest = recorders.iter().map(Recorder::membership).min_by_key(|one| Reverse(one.size));
     let (Some(Membership { rank, .. }), Some(prefix)) = (largest, prefix()) else { return Ok(()) };
     let mut file = FILE.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +73,8 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
         path.push(end);
         PathBuf::from(path)
     };
-    // Until this process has its file, as others with the same rank may end at this moment.
-    let _turn = file.is_none().then(|| lock(folder(Path::new(&prefix))));
+    // Held until this process has its file: others with the same rank may end at the same time.
+    let _turn = file.is_none().then(|| lock(directory(Path::new(&prefix))));
     let path = file.take().unwrap_or_else(|| {
         let usual = named(format!("{rank}.json"));
         if is_of_this_job(&usual) { named(format!("{rank}.{}.json", process::id())) } else { usual }
@@ -90,40 +90,40 @@ fn is_of_this_job(file: &Path) -> bool {
     identity(file).is_ok_and(|file| OLD.get().is_some_and(|old| !old.contains(&file)))
 }
 
-/// What tells a file from another one that has come in its place. A time alone does not: those of files are some
-/// milliseconds late.
+/// The identity of a file, which distinguishes it from a later file with the same name. A time alone does not, because file
+/// times lag by some milliseconds.
 type Identity = (u64, u64, i64, i64);
 
 fn identity(file: &Path) -> io::Result<Identity> {
     fs::symlink_metadata(file).map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
 }
 
-/// Returns the recordings that are in a folder.
-fn recordings(folder: &Path) -> Vec<Identity> {
-    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+/// Returns the recordings in a directory.
+fn recordings(directory: &Path) -> Vec<Identity> {
+    let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
     paths.filter_map(|path| identity(&path).ok()).collect()
 }
 
-/// Waits until no other process looks for its file in the folder, but not for long, and lets none do so until the result is
-/// dropped.
-fn lock(folder: &Path) -> Option<OwnedFd> {
+/// Locks the directory until the result is dropped, so that no other process chooses its file meanwhile. Waits for the lock
+/// only briefly.
+fn lock(directory: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = open(folder, flags, Mode::empty()).ok()?;
+    let directory = open(directory, flags, Mode::empty()).ok()?;
     for _ in 0..200 {
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(Duration::from_millis(5)),
             _ => break,
         }
     }
-    Some(folder)
+    Some(directory)
 }
 
-/// Returns the folder of the files that start with `prefix`.
-fn folder(prefix: &Path) -> &Path {
-    let is_folder = prefix.as_os_str().as_bytes().ends_with(b"/");
-    let folder = if is_folder { Some(prefix) } else { prefix.parent() };
-    folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// Returns the directory of the files that start with `prefix`.
+fn directory(prefix: &Path) -> &Path {
+    let is_directory = prefix.as_os_str().as_bytes().ends_with(b"/");
+    let directory = if is_directory { Some(prefix) } else { prefix.parent() };
+    directory.filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn prefix() -> Option<OsString> {
@@ -131,7 +131,7 @@ fn prefix() -> Option<OsString> {
 }
 
 fn say(message: &str) {
-    // Without stderr, nobody could be told. A single write, as other processes may print too.
+    // If stderr is closed, the message is lost. A single write, as other processes may print too.
     let _ = io::stderr().write_all(format!("libnccl-trace: {message}\n").as_bytes());
 }
 
@@ -140,7 +140,7 @@ fn say(message: &str) {
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
     extern "C" fn note_old_files() {
-        let note = |prefix: OsString| drop(OLD.set(recordings(folder(Path::new(&prefix)))));
+        let note = |prefix: OsString| drop(OLD.set(recordings(directory(Path::new(&prefix)))));
         // No panic may leave a C function.
         let _ = panic::catch_unwind(|| prefix().map(note));
     }

@@ -1,4 +1,4 @@
-//! The functions whose calls are looked at, beside those that start operations.
+//! The functions whose calls are intercepted, in addition to the functions that start operations.
 
 use libnccl::sys::Functions;
 
@@ -6,7 +6,7 @@ use crate::{group, lifecycle};
 
 macro_rules! hooks {
     ($($module:ident: $($name:ident),*;)*) => {
-        /// The functions that are called in the place of NCCL's, which they call; none where there is nothing to look at.
+        /// The functions that intercept NCCL's functions and call them. Empty for functions that are only forwarded.
         pub(crate) const HOOKS: Functions = Functions { $($($name: Some($module::$name),)*)* ..Functions::EMPTY };
     };
 }

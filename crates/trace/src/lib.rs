@@ -1,5 +1,5 @@
-//! A shared object with NCCL's names and soname, which a program gets in NCCL's place: it records the operations of each
-//! communicator, as `libnccl_observe::Recorder` does, and passes every call on to NCCL. See docs/hangs.md.
+//! An interposer: a shared object with NCCL's names and soname that is loaded before NCCL. It records the operations of each
+//! communicator, as `libnccl_observe::Recorder` does, and forwards every call to NCCL. See docs/hangs.md.
 //!
 //! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `communicator`, `library`.
 #![warn(clippy::disallowed_methods)] // libnccl reads variables.
@@ -28,8 +28,8 @@ use operations::{Argument, Starter};
 #[unsafe(export_name = "libnccl_trace")]
 pub static MARK: u8 = 0;
 
-/// Exports a function under both of its names. A call of `ncclXxx` does `$call`; one of `pncclXxx`, by which profilers reach past
-/// others, always goes to NCCL.
+/// Exports a function under both of its names. `ncclXxx` runs `$call`. `pncclXxx`, with which profilers bypass other
+/// interposers, always calls NCCL.
 macro_rules! export_both {
     ($table:ident, $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?, $call:expr) => {
         #[unsafe(no_mangle)]
@@ -46,7 +46,7 @@ macro_rules! export_both {
     };
 }
 
-/// Exports functions that have hooks, start operations, which are recorded, or just go on to NCCL.
+/// Exports functions that have hooks, that start operations (which are recorded), or that are only forwarded to NCCL.
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(export_both! { functions, $name($($argument: $type),*) $(-> $returned)?, {
@@ -62,7 +62,7 @@ macro_rules! export {
     };
 }
 
-/// Exports functions that go on to NCCL.
+/// Exports functions that are only forwarded to NCCL.
 macro_rules! export_device {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(export_both! {
@@ -75,7 +75,8 @@ macro_rules! export_device {
 libnccl::for_each_function!(export);
 libnccl::for_each_device_function!(export_device);
 
-/// NCCL's header hides this function, so that it is in no table; its library exports it, and programs look it up.
+/// NCCL's header does not declare this function, so no table contains it. NCCL's library exports it, and programs look it
+/// up.
 #[unsafe(no_mangle)]
 extern "C" fn ncclResetDebugInit() {
     library::reset_debug();

@@ -1,4 +1,4 @@
-//! The real NCCL, which every call is forwarded to: the search for it, and the calls.
+//! The real NCCL, to which every call is forwarded: its search, and the calls.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
@@ -52,13 +52,13 @@ fn load_once() -> Option<&'static Library> {
 }
 
 /// Returns the NCCL that this process would use without interposers. If `LIBNCCL_TRACE_LIBRARY` is set, exactly that file.
-/// Otherwise the first of:
+/// Otherwise, returns the first of:
 ///
 /// - an NCCL that is in the process;
-/// - a file that the run-time path of a loaded object leads to;
+/// - a file on the run-time path of a loaded object;
 /// - a file that libnccl's search finds.
 ///
-/// An error lists all places.
+/// An error lists all candidates.
 fn find() -> Result<Library, String> {
     let mut error = "no NCCL library could be loaded".to_owned();
     let mut try_load = |source, path: Result<PathBuf, &str>| {
@@ -93,7 +93,7 @@ fn load(path: &Path) -> Result<Library, String> {
 fn check_mark(function: *const c_void) -> Result<(), String> {
     let file = interposer::file_of_code(function).ok_or("has code that belongs to no file")?;
     let is_marked = !symbol(&file, c"libnccl_trace").is_null();
-    if is_marked { Err("records calls, and is not NCCL".into()) } else { Ok(()) }
+    if is_marked { Err("is an interposer that records calls, not NCCL".into()) } else { Ok(()) }
 }
 
 /// Returns the NCCL that is in the process: linked under another name, preloaded, or opened by its path.
@@ -115,7 +115,7 @@ fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>
         files.filter(|file| !general.contains(file) && file.is_file()).collect::<Vec<_>>()
     });
     let value = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
-        // It would be the only place, and names this library if the program uses libnccl.
+        // The variable would name the only candidate, and if the program uses libnccl, it names this library.
         Some(value) if name != PATH_VARIABLE => Ok(value.into()),
         _ => Err("not set"),
     };

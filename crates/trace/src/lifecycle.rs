@@ -1,4 +1,4 @@
-//! The start and the end of communicators.
+//! The creation and the teardown of communicators.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::offset_of;
@@ -13,7 +13,7 @@ use crate::registry::{self, NewCommunicator};
 use crate::thread::{created, outermost};
 use crate::{dump, returned};
 
-/// Makes the call that begins to create a communicator, and registers that.
+/// Makes the call that begins to create a communicator, and registers the communicator.
 fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResult_t) -> ncclResult_t {
     let ((code, new), is_outermost) = outermost(|| {
         // Before the call, which may change what the arguments point to.
@@ -27,15 +27,15 @@ fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResu
     code
 }
 
-/// Returns the name that a communicator is given.
+/// Returns the name in a communicator's configuration.
 ///
 /// # Safety
 /// The configuration is null or valid, as for NCCL.
 unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     const END: usize = offset_of!(ncclConfig_t, commName) + size_of::<*const c_char>();
-    /// The first version with a name: an older program may leave anything in its place.
+    /// The first version with a name: in an older struct, these bytes may have any value.
     const SINCE: u32 = 22700;
-    // SAFETY: the caller guarantees it. All releases of the struct begin with these fields.
+    // SAFETY: the caller guarantees it. All versions of the struct begin with these fields.
     let (size, magic) = unsafe {
         (config.as_ref().map(|_| (&raw const (*config).size).read())?, (&raw const (*config).magic).read())
     };
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
     code
 }
 
-/// Returns the child of a communicator that is to be created.
+/// Returns the description of a child that is about to be created.
 ///
 /// # Safety
 /// The configuration is null or valid, as for NCCL.
@@ -189,8 +189,8 @@ pub(crate) unsafe extern "C" fn ncclCommShrink(
     })
 }
 
-/// A rank that joins does not know the identity of the communicator, and most of those that were there do not know the id by
-/// which it joins: it has none.
+/// The new communicator has no identity in the recording of a joining rank: the rank has only the unique id, which most of
+/// the existing ranks do not have.
 pub(crate) unsafe extern "C" fn ncclCommGrow(
     comm: ncclComm_t,
     nRanks: c_int,
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn ncclCommGrow(
 }
 
 pub(crate) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
-    // Before the call, after which another thread may create one with the same handle.
+    // Before the call, because another thread may create a communicator with the same handle after it.
     let remove = || registry::end(comm);
     let (code, _) = outermost(|| {
         remove();
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_
 pub(crate) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
     let (code, _) = outermost(|| {
         let ended = registry::end(comm);
-        // While it still shows what hangs.
+        // While the recording still shows the call that hangs.
         if ended.is_some_and(|ended| ended.is_inside()) {
             dump::write("abort");
         }
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
     match unsafe { asyncError.as_ref() } {
         None | Some(&ncclResult_t::ncclInProgress) => {}
         Some(&ncclResult_t::ncclSuccess) => {
-            // Its questions to NCCL are not the program's.
+            // The queries that this makes are not the program's.
             let ((), _) = outermost(|| registry::complete(comm));
         }
         Some(&error) => {

@@ -1,4 +1,4 @@
-//! The functions that start operations. What is recorded of their arguments is found by the names that these have in `nccl.h`.
+//! The functions that start operations. The recorded arguments are found by their names in `nccl.h`.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -8,7 +8,7 @@ use libnccl::sys::*;
 
 use crate::arguments::Arguments;
 
-/// A function that starts an operation, and the places of its arguments.
+/// A function that starts an operation, and the positions of its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Starter {
     operation: &'static Operation,
@@ -23,7 +23,7 @@ pub(crate) struct Starter {
 }
 
 impl Starter {
-    /// Returns the function of this name, whose arguments have these names, if it starts an operation.
+    /// Returns the function with this name and these argument names, if it starts an operation.
     pub(crate) const fn find(function: &str, arguments: &[&str]) -> Option<Self> {
         let Some(operation) = Operation::of_function(function) else { return None };
         let [mut comm, mut send, mut recv, mut count, mut data_type, mut rank, mut stream] = [None; 7];
@@ -51,14 +51,14 @@ impl Starter {
         self.comm.map_or(ptr::null_mut(), |place| ptr::with_exposed_provenance_mut(words[place]))
     }
 
-    /// Returns what is recorded of a call, of a communicator of this size.
+    /// Returns the recorded arguments of a call on a communicator of this size.
     #[inline(always)]
     pub(crate) fn arguments(&self, words: &[usize], size: usize) -> Arguments {
         let word = |place: Option<usize>| place.map(|place| words[place]);
         let is_same = word(self.send).is_some() && word(self.send) == word(self.recv);
         let operation = match (self.operation.in_place_form(), self.operation.sends, self.operation.receives)
         {
-            // Where one buffer is larger, only the address of a part is that of the other.
+            // If the buffers have different lengths, a call in place passes different addresses.
             (Some(in_place), Extent::Count, Extent::Count) if is_same => in_place,
             _ => self.operation,
         };
@@ -73,7 +73,7 @@ impl Starter {
     }
 }
 
-/// An argument of a C function, of which a word is looked at: its number or address.
+/// An argument of a C function, read as one word: its number or address.
 pub(crate) trait Argument {
     fn word(self) -> usize;
 }
@@ -108,7 +108,7 @@ arguments! {
     c_int: |number| number as usize;
     c_uint: |number| number as usize;
     ncclDataType_t: |Self(number)| number as usize;
-    // Not looked at.
+    // Not recorded.
     ncclRedOp_t: |_| 0;
     ncclResult_t: |_| 0;
     ncclScalarResidence_t: |_| 0;

@@ -1,4 +1,4 @@
-//! State of which a forked child has its own.
+//! State that a forked child does not share with its parent.
 
 use std::ptr;
 use std::sync::atomic::AtomicPtr;

@@ -14,14 +14,14 @@ use crate::communicator::Communicator;
 use crate::library::{comm_hash, forward, library, memory_space, version};
 use crate::per_process::PerProcess;
 
-/// The entries of a ring, unless the environment says another number.
+/// The entries of a ring, unless the environment sets another number.
 const ENTRIES: usize = 1000;
-/// The number of communicators that have ended whose operations are kept.
+/// The number of destroyed communicators whose operations are kept.
 const ENDED: usize = 64;
 
 /// A communicator whose creation has begun.
 pub(crate) struct NewCommunicator {
-    /// The place where NCCL writes the handle.
+    /// The address to which NCCL writes the handle.
     pub(crate) slot: *mut ncclComm_t,
     /// The identity, if it is known.
     pub(crate) id: Option<CommunicatorId>,
@@ -31,7 +31,7 @@ pub(crate) struct NewCommunicator {
     pub(crate) parent: Option<usize>,
 }
 
-// SAFETY: the slot is read only when NCCL's contract says that it is valid, whatever the thread.
+// SAFETY: the slot is read, on any thread, only when it is valid by NCCL's contract.
 unsafe impl Send for NewCommunicator {}
 // SAFETY: as above.
 unsafe impl Sync for NewCommunicator {}
@@ -39,7 +39,7 @@ unsafe impl Sync for NewCommunicator {}
 #[derive(Default)]
 struct Communicators {
     live: HashMap<usize, Arc<Communicator>>,
-    /// The identities and names of those that exist, but cannot be asked for their size yet.
+    /// The identities and names of communicators that exist, but whose size cannot be queried yet.
     unasked: HashMap<usize, (Option<CommunicatorId>, Option<String>)>,
     /// Children that NCCL creates in the background.
     begun: Vec<NewCommunicator>,
@@ -48,7 +48,7 @@ struct Communicators {
 #[derive(Default)]
 struct Registry {
     communicators: RwLock<Communicators>,
-    /// The oldest first, with those that have ended and are kept.
+    /// The oldest first, including the destroyed communicators that are kept.
     all: Mutex<VecDeque<(Arc<Communicator>, bool)>>,
 }
 
@@ -57,7 +57,7 @@ static REGISTRY: PerProcess<Registry> = PerProcess::new();
 /// Changes whenever a handle is added or removed.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts without communicators: those of the parent are none of a forked child's.
+/// Removes all communicators, because a forked child has none of its parent's communicators.
 pub(crate) fn forget() {
     REGISTRY.forget();
     GENERATION.fetch_add(1, Release);
@@ -78,8 +78,8 @@ pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     communicators.live.get(&comm.addr()).cloned()
 }
 
-/// Returns a communicator, which is created if it was not seen before. `None` if NCCL says that there is no
-/// such communicator, or not yet. The thread is inside NCCL, so that what is asked here is not recorded.
+/// Returns a communicator, which is added if it is new. `None` if NCCL reports that the communicator does not exist, or is
+/// not complete. The thread is inside NCCL, so that the queries made here are not recorded.
 pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     find(comm).or_else(|| {
         let membership = (!comm.is_null()).then(|| ask(comm))??;
@@ -123,7 +123,7 @@ fn entries() -> usize {
     *ENTRIES_SET.get_or_init(|| read().unwrap_or(ENTRIES))
 }
 
-/// Registers a communicator whose creation has begun with this result, as soon as its handle is there.
+/// Registers a communicator whose creation has begun with this result, once it has a handle.
 pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
     match code {
         ncclResult_t::ncclSuccess => {}
@@ -132,9 +132,9 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
         ncclResult_t::ncclInProgress => {}
         _ => return,
     }
-    // SAFETY: NCCL has written the slot, of which the caller wants to know what is in it; nobody else writes it.
+    // SAFETY: NCCL has written the slot for the caller, and no other thread writes it.
     let handle = unsafe { new.slot.as_ref() }.map_or(std::ptr::null_mut(), |handle| *handle);
-    // A rank that is not in the new communicator gets none.
+    // A rank that is not in the new communicator gets no handle.
     if handle.is_null() {
         return;
     }
@@ -158,7 +158,7 @@ pub(crate) fn complete(comm: ncclComm_t) {
     }
 }
 
-/// Removes the handle of a communicator that is about to end, and returns it.
+/// Removes the handle of a communicator that is about to be torn down, and returns the communicator.
 pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     let ended = {
         let mut communicators = write();
@@ -180,7 +180,7 @@ pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     Some(ended)
 }
 
-/// Returns all communicators, the oldest first, with the last ones that have ended.
+/// Returns all communicators, the oldest first, including the most recently destroyed ones.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let all = REGISTRY.existing().map(|registry| registry.all.lock().unwrap_or_else(PoisonError::into_inner));
     all.map_or_else(Vec::new, |all| all.iter().map(|(communicator, _)| Arc::clone(communicator)).collect())

@@ -1,4 +1,4 @@
-//! The values that functions return: as results, and of those that the library lacks.
+//! The values that functions return, and the values returned for functions that the library lacks.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libnccl::sys::device::ncclTeam_t;
 use libnccl::sys::ncclResult_t;
 
-const NO_LIBRARY: &CStr = c"libnccl-trace has found no NCCL library to pass calls on to";
+const NO_LIBRARY: &CStr = c"libnccl-trace has found no NCCL library to forward calls to";
 
 /// The message of the last call of a missing function, until it is read.
 static MESSAGE: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
@@ -21,7 +21,7 @@ pub(crate) fn take_message() -> *const c_char {
 /// The message about a function, a C string.
 macro_rules! message {
     ($name:ident) => {
-        concat!(stringify!($name), " is not in the NCCL library to which libnccl-trace passes calls on\0")
+        concat!(stringify!($name), " is not in the NCCL library to which libnccl-trace forwards calls\0")
     };
 }
 pub(crate) use message;

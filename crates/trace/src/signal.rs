@@ -1,4 +1,4 @@
-//! Signals, at which the recording is written.
+//! The signals at which the recording is written.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -13,8 +13,8 @@ use libnccl_observe::variables;
 /// The end of a pipe that the handler writes to, -1 before.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Makes signals call `write`, on a thread that only does so: one that the environment names, and those that end the process,
-/// unless the program handles or ignores them. These end it afterwards.
+/// Calls `write` on a separate thread when a signal arrives: the signal that the environment names, and the signals that
+/// terminate the process, unless the program handles or ignores them. The latter terminate the process afterwards.
 pub(crate) fn watch(write: fn()) {
     let mut pipe = [-1; 2];
     // SAFETY: an array of two, which the call fills.
@@ -24,8 +24,7 @@ pub(crate) fn watch(write: fn()) {
     PIPE.store(pipe[1], Relaxed);
     let mut signals = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // The thread takes no signals of the program's.
-    // SAFETY: both sets are filled before they are read.
+    // The program's signals are not delivered to this thread. SAFETY: both sets are filled before they are read.
     unsafe {
         libc::sigfillset(signals.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, signals.as_ptr(), before.as_mut_ptr());
@@ -98,16 +97,16 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Ends the process as a signal does that ends processes.
+/// Terminates the process by the default action of a signal.
 fn end_by(signal: c_int) {
-    // Its handler was reset when it ran. The program may have set its own since.
+    // The handler was reset when it ran. The program may have set another one since.
     if ENDING.contains(&signal) {
         // SAFETY: no memory is involved. Another thread takes it, or, if all block it, it waits as it would have.
         unsafe { libc::kill(libc::getpid(), signal) };
     }
 }
 
-/// Leaves signals to a forked child, which lacks the thread.
+/// Resets the handlers in a forked child, which lacks the thread.
 pub(crate) fn forget() {
     PIPE.store(-1, Relaxed);
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {

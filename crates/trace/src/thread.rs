@@ -24,7 +24,8 @@ thread_local! {
         })
     };
 
-    /// The communicators used before, by a hash of their handles. Once it is gone, the registry is searched.
+    /// The communicators used before, by a hash of their handles. Once the thread has destroyed it, the registry is
+    /// searched.
     static RECENT: [Cell<Recent>; RECENT_COUNT] = const { [const { Cell::new(Recent::NONE) }; RECENT_COUNT] };
 }
 
@@ -32,7 +33,7 @@ thread_local! {
 const RECENT_COUNT: usize = 64;
 
 struct Thread {
-    /// Set during a call of NCCL, which may call its own functions by their names, and so those here.
+    /// Set during a call of NCCL, which may call its own functions by name, and thereby the functions of this library.
     is_inside: Cell<bool>,
     /// The number of groups that are open.
     depth: Cell<u32>,
@@ -68,7 +69,7 @@ struct Begun {
     is_grouped: bool,
 }
 
-/// Makes the call of an operation with these arguments, and records it if it is the program's own and not NCCL's.
+/// Makes the call of an operation with these arguments, and records it if the program, and not NCCL, made it.
 #[inline(always)]
 pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl FnOnce() -> R) -> R {
     let Some(begun) = THREAD.with(|thread| thread.begin(starter, words)) else { return call() };
@@ -77,8 +78,8 @@ pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl
     returned
 }
 
-/// Makes a call that is not recorded as an operation. Returns `None` beside its result if it is NCCL's own: nothing is to be
-/// recorded then.
+/// Makes a call that is not recorded as an operation. Returns its result, and `None` if NCCL made the call: the caller then
+/// records nothing.
 pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
     let is_outermost = THREAD.with(|thread| !thread.is_inside.replace(true));
     let result = call();
@@ -105,7 +106,7 @@ pub(crate) fn start_group() {
     THREAD.with(|thread| thread.depth.set(thread.depth.get().saturating_add(1)));
 }
 
-/// Records the end of a group; `code` is its result, `None` if its operations were not to run.
+/// Records the end of a group; `code` is its result, or `None` if its operations were only simulated.
 pub(crate) fn end_group(code: Option<ncclResult_t>) {
     THREAD.with(|thread| {
         let depth = thread.depth.get();
@@ -157,7 +158,7 @@ extern "C" fn forget_parent() {
     let _ = RECENT.try_with(|recent| recent.iter().for_each(|recent| drop(recent.take())));
 }
 
-/// Records the result of an operation, or of a group with some.
+/// Records the result of an operation, or of a group with operations.
 #[inline(always)]
 fn finish(communicator: &Communicator, code: ncclResult_t) {
     if communicator.finish(code) {
@@ -199,7 +200,7 @@ impl Thread {
         let Begun { communicator, handle, generation, is_grouped } = begun;
         self.is_inside.set(false);
         match (code, is_grouped) {
-            // Those of a group run at its end.
+            // Operations of a group run at its end.
             (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress, true) => {}
             (code, _) => finish(&communicator, code),
         }
@@ -211,7 +212,7 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn find(&self, comm: ncclComm_t) -> Option<Arc<Communicator>> {
-        // It asks NCCL about one that is not known.
+        // This queries NCCL for an unknown communicator.
         prepare();
         self.is_inside.set(true);
         let found = registry::find_or_adopt(comm);

@@ -1,7 +1,7 @@
 //! Findings: problems reported about a program. Each kind has a name, by which it can be ignored.
 //!
-//! The variables accept the names of the CUDA emulation's findings and of those of libraries on top of it. If a process uses both,
-//! both append to the findings file.
+//! The variables accept the names of the CUDA emulation's findings and of the findings of libraries on top of it. If a
+//! process uses both, both append to the findings file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,9 +13,11 @@ use serde_json::json;
 /// Findings that are neither reported nor an error, by their names, separated by commas (`docs/what-it-finds.md`). Default: none.
 pub const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
-/// The file to which findings are appended as JSON, one a line; `%p` in its name is the process. Default: none.
+/// The file to which findings are appended as JSON, one per line; `%p` in its name is replaced with the process id. Default:
+/// none.
 pub const REPORT: &str = "LIBNCCL_CPU_REPORT";
-/// 1 for calls that rely on no buffers that NCCL does not promise, and for a list of what is left when the process ends. Default: 0.
+/// 1 for strict mode, in which no call relies on buffering that NCCL does not guarantee, and remaining objects are listed
+/// when the process ends. Default: 0.
 pub const STRICT: &str = "LIBNCCL_CPU_STRICT";
 
 macro_rules! findings {

@@ -26,19 +26,19 @@ pub struct Memory {
     pub device: i32,
     /// The address at which this process can read and write the bytes.
     pub alias: *mut c_void,
-    /// The number of the allocation, never used twice; 0 for memory that CUDA does not know.
+    /// The number of the allocation, never used twice; 0 for memory that CUDA did not allocate or register.
     pub id: u64,
 }
 
-/// How an operation uses memory.
+/// The kind of an operation's access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AccessKind {
-    /// It reads.
+    /// A read.
     Read,
-    /// It may write.
+    /// A possible write.
     Write,
-    /// It may write, and another rank is notified of that.
+    /// A possible write, of which another rank is notified.
     Put,
 }
 
@@ -117,11 +117,11 @@ pub struct Interface {
     /// called for each launch of the graph. `release` is called once, after the last call of `run`: when the operation is complete,
     /// or its graph and everything instantiated from it are destroyed. If the operation is not accepted, neither is called.
     ///
-    /// An operation may wait for operations of this kind on other streams and in other processes. When it completes, it
-    /// is ordered after everything that was ordered before those that had begun. Memory that CUDA does not know is left out of
-    /// race detection. `label` is null or a C string: the functions that were called, `function(arguments) + function(arguments)`, and
-    /// after a comma anything else worth reporting. Races of the same functions are reported once. `accesses` is valid for `count` reads of
-    /// valid values.
+    /// An operation may wait for operations of this kind on other streams and in other processes. When it completes, it is
+    /// ordered after all work that precedes any such operation that had begun. Races on memory that CUDA did not allocate or
+    /// register are not detected. `label` is null or a C string: the functions that were called, `function(arguments) +
+    /// function(arguments)`, and after a comma anything else worth reporting. Races of the same functions are reported once.
+    /// `accesses` is valid for `count` reads of valid values.
     pub enqueue: unsafe extern "C" fn(
         stream: *mut c_void,
         accesses: *const Access,
@@ -133,7 +133,7 @@ pub struct Interface {
     ) -> c_uint,
 
     /// Waits for a stream if `CUDA_LAUNCH_BLOCKING=1` is set. Called once all operations of an NCCL call are enqueued,
-    /// because those of one rank may wait for those of another. Does nothing if the stream is captured.
+    /// because an operation of one rank may wait for an operation of another. Does nothing if the stream is captured.
     pub launched: unsafe extern "C" fn(stream: *mut c_void) -> c_uint,
 
     /// Makes all calls in the context of the operation that this thread executes, or else in the current one, return
@@ -176,7 +176,7 @@ impl Interface {
         if symbol.is_null() {
             return Ok(None);
         }
-        // SAFETY: the static of this name begins with its version, whatever the version.
+        // SAFETY: in every version, the static of this name begins with the version.
         let version = unsafe { symbol.cast::<u32>().read() };
         if version != Self::VERSION {
             return Err(format!("its interface has version {version}, expected {}", Self::VERSION));

@@ -1,4 +1,4 @@
-//! What the CUDA emulation and the libraries on top of it share.
+//! Code that the CUDA emulation and the libraries on top of it share.
 //!
 //! - [`Interface`]: the functions that the emulated driver adds to CUDA's, for libraries whose operations run on its streams.
 //! - [`finding`], [`stack`] and [`fault_signal`]: how problems of a program are reported. Each library has its own copy of

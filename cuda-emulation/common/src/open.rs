@@ -12,10 +12,10 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 const LIBRARY: &str = "libcuda.so.1";
 
-/// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.
+/// Opens the driver that is in the process already, else the driver in this library's directory, else the dynamic linker's.
 pub fn open() -> Option<Library> {
     let open = |file: &OsStr, flags| {
-        // SAFETY: the initialisers of a libcuda.so.1 keep Rust's rules, as those of any library that programs use.
+        // SAFETY: the initializers of a libcuda.so.1 keep Rust's rules, as for any library that programs use.
         unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL | flags) }.ok()
     };
     open(LIBRARY.as_ref(), libc::RTLD_NOLOAD)

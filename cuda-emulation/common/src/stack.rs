@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// 1 for findings with the stacks of the calls, each of which then takes some ten microseconds more. Default: 0.
+/// 1 to report findings with the stacks of the calls, which makes each call about ten microseconds slower. Default: 0.
 pub const STACKS: &str = "LIBNCCL_CPU_STACKS";
 
 /// A thread's stack during a CUDA or NCCL call.

@@ -1,4 +1,4 @@
-//! Reports of what the CUDA emulation does not support.
+//! Reports of functions and features that the CUDA emulation does not support.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// Reports on stderr, once for each function or feature, that it is not supported.
 pub fn report_unsupported(what: &'static str) {
-    report_as(what, &format!("libnccl: the CPU stand-in for CUDA does not support {what}"));
+    report_as(what, &format!("libnccl: the CUDA emulation does not support {what}"));
 }
 
-/// Writes a report to stderr, once for each `what`: `text`, and what a program that uses PyTorch can do about it.
+/// Writes a report to stderr, once for each `what`: `text`, and the remedy for a program that uses PyTorch.
 pub fn report_as(what: &'static str, text: &str) {
     static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
@@ -20,7 +20,7 @@ pub fn report_as(what: &'static str, text: &str) {
     }
 }
 
-/// Returns how PyTorch's operators run, if the process has PyTorch and the function is one for kernels.
+/// Returns the remedy for PyTorch's operators, if the process has PyTorch and the function is for kernels.
 fn advice(function: &str) -> &'static str {
     if is_for_kernels(function) && is_loaded() && !has_operators() {
         "; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch PROGRAM`"
@@ -29,14 +29,14 @@ fn advice(function: &str) -> &'static str {
     }
 }
 
-/// Returns whether a function, of whatever library of CUDA, loads, describes, captures or launches kernels.
+/// Returns whether a function, of any library of CUDA, loads, describes, captures or launches kernels.
 fn is_for_kernels(function: &str) -> bool {
     const PARTS: &str =
         "Launch Kernel kernel Module Func Library Occupancy Link Symbol GraphAddNode cublas curand";
     PARTS.split(' ').any(|part| function.contains(part)) && !function.contains("HostFunc")
 }
 
-/// Returns whether `python3 -m libnccl_cpu.torch` has started the program, and computes the operators that it knows.
+/// Returns whether `python3 -m libnccl_cpu.torch` has started the program, and computes the operators that it supports.
 fn has_operators() -> bool {
     // SAFETY: a C string.
     !unsafe { libc::getenv(c"_LIBNCCL_CPU_PROGRAM".as_ptr()) }.is_null()

@@ -18,7 +18,7 @@ pub(crate) struct Access {
     pub(crate) allocation: Arc<Allocation>,
     pub(crate) bytes: Bytes,
     pub(crate) writes: bool,
-    /// Whether peers can observe that the access is over before its operation ends.
+    /// Set if peers can observe that the access is over before its operation ends.
     pub(crate) is_known_to_peers: bool,
     /// Mappings directly behind the allocation that the bytes extend into.
     following: Vec<Arc<Allocation>>,

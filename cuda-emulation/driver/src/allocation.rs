@@ -1,4 +1,4 @@
-//! Memory known to CUDA: of devices, pinned, and managed.
+//! CUDA memory: of devices, pinned, and managed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -117,7 +117,7 @@ pub(crate) struct Backing {
 #[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
-    /// Whether it is a device's default pool, which cannot be destroyed.
+    /// Set for a device's default pool, which cannot be destroyed.
     pub(crate) is_default: bool,
     pub(crate) attributes: BTreeMap<u32, u64>,
     pub(crate) used: u64,

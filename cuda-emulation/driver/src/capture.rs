@@ -230,7 +230,7 @@ impl<A> Captures<A> {
         Ok((result, ended.graph))
     }
 
-    /// Drops the captures whose origin stream is gone. Returns their graphs.
+    /// Drops the captures whose origin stream was destroyed. Returns their graphs.
     pub(crate) fn discard(&mut self, is_gone: impl Fn(StreamId) -> bool) -> Vec<Graph<A>> {
         let gone = self.captures.iter().filter(|(_, capture)| is_gone(capture.origin));
         let gone: Vec<GraphId> = gone.map(|(&graph, _)| graph).collect();

@@ -1,4 +1,4 @@
-//! Settings from the environment: memory, visible devices, and what is reported.
+//! Settings from the environment: memory, visible devices, and reports.
 //!
 //! Visible devices are numbered from 0 in the order of `CUDA_VISIBLE_DEVICES`. UUID and PCI bus id are the physical device's, so that
 //! NVML, which ignores the variable, finds the same device by either.
@@ -34,25 +34,25 @@ pub(crate) struct Config {
     pub(crate) races: Races,
     pub(crate) seed: Option<u64>,
     pub(crate) reports_faults: bool,
-    /// Whether a failed NCCL operation makes the calls in its context fail.
+    /// Set if a failed NCCL operation makes the calls in its context fail.
     pub(crate) failures_stay: bool,
     pub(crate) ignored: Ignored,
     pub(crate) lists_leaks: bool,
     pub(crate) notes_stacks: bool,
-    /// Whether `CUDA_LAUNCH_BLOCKING=1` is set.
+    /// Set if `CUDA_LAUNCH_BLOCKING=1` is set in the environment.
     pub(crate) blocks_launches: bool,
 }
 
 /// The number of devices of the CUDA emulation, up to 64. Default: 8.
 const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
 /// The bytes of memory of each device of the CUDA emulation, in each process: `512M`, `4G`. Default: all devices together
-/// have half of the host's memory, or of what its control groups allow.
+/// have half of the host's memory, or half of the limit of its control groups.
 const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 /// The consequence of missing synchronization: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";
-/// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
+/// The seed from which the order of operations on different streams is drawn. Default: they run concurrently.
 const SEED: &str = "LIBNCCL_CPU_SEED";
-/// `report` for a text about device memory that the host touches. Default: `off`, and the signal alone.
+/// `report` to report accesses of the host to device memory. Default: `off`, and only the signal.
 const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
 
 impl Config {
@@ -149,7 +149,7 @@ fn limit_of_group(line: &str) -> Option<usize> {
     };
     let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|group| group.starts_with(root));
-    // A group without a limit has a word in place of the number, or one that no host has.
+    // A group without a limit has a word instead of the number, or a number that exceeds every host's memory.
     groups.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()).min()
 }
 

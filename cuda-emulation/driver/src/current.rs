@@ -1,8 +1,9 @@
-//! The state of the calling thread: its contexts, and what its calls are permitted.
+//! The state of the calling thread: its contexts, and the calls that it is permitted to make.
 //!
-//! A value with a destructor is gone when `atexit` functions, destructors of other thread-local values and destructors of pthread
-//! keys run, and these may call CUDA. So the state has no destructor. Instead, a pthread key frees what the state refers to: its
-//! destructor runs after those of all other thread-local values. It does not run when the process exits.
+//! A value with a destructor no longer exists when `atexit` functions, destructors of other thread-local values and
+//! destructors of pthread keys run, and these may call CUDA. So the state has no destructor. Instead, a pthread key frees
+//! the data of the state: its destructor runs after the destructors of all other thread-local values. It does not run when
+//! the process exits.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +18,7 @@ use cudarc::driver::sys::CUresult::*;
 use crate::error::{Result, ensure};
 use crate::handle::ContextId;
 
-/// Which potentially unsafe calls captures prohibit, as in `cuThreadExchangeStreamCaptureMode`.
+/// The potentially unsafe calls that captures prohibit, as in `cuThreadExchangeStreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Global,

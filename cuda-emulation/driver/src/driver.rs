@@ -180,7 +180,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Executes the operations of a stream until the stream is gone.
+    /// Executes the operations of a stream until the stream is destroyed.
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {

@@ -11,7 +11,8 @@ pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
     if condition { Ok(()) } else { Err(error) }
 }
 
-/// Writes a message to stderr in one piece, so that those of several processes do not mix. If stderr is closed, it is lost.
+/// Writes a message to stderr in one piece, so that messages of several processes do not mix. If stderr is closed, it is
+/// lost.
 pub(crate) fn print(message: &str) {
     let _ = io::stderr().write_all(message.as_bytes());
 }
@@ -27,10 +28,10 @@ errors! {
     CUDA_SUCCESS "no error"
     CUDA_ERROR_INVALID_VALUE "invalid argument"
     CUDA_ERROR_OUT_OF_MEMORY "out of memory"
-    CUDA_ERROR_NOT_INITIALIZED "the driver is not initialised"
+    CUDA_ERROR_NOT_INITIALIZED "the driver is not initialized"
     CUDA_ERROR_DEINITIALIZED "the driver is shutting down"
     CUDA_ERROR_PROFILER_DISABLED "the profiler is disabled"
-    CUDA_ERROR_PROFILER_NOT_INITIALIZED "the profiler is not initialised"
+    CUDA_ERROR_PROFILER_NOT_INITIALIZED "the profiler is not initialized"
     CUDA_ERROR_PROFILER_ALREADY_STARTED "the profiler is already started"
     CUDA_ERROR_PROFILER_ALREADY_STOPPED "the profiler is already stopped"
     CUDA_ERROR_STUB_LIBRARY "the driver is a stub library"
@@ -61,15 +62,15 @@ errors! {
     CUDA_ERROR_UNSUPPORTED_PTX_VERSION "the PTX version is not supported"
     CUDA_ERROR_JIT_COMPILATION_DISABLED "PTX compilation is disabled"
     CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY "the execution affinity is not supported"
-    CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC "synchronisation in device code is not supported"
+    CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC "synchronization in device code is not supported"
     CUDA_ERROR_INVALID_SOURCE "invalid device source"
     CUDA_ERROR_FILE_NOT_FOUND "file not found"
     CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND "symbol of a shared object not found"
-    CUDA_ERROR_SHARED_OBJECT_INIT_FAILED "a shared object failed to initialise"
+    CUDA_ERROR_SHARED_OBJECT_INIT_FAILED "a shared object failed to initialize"
     CUDA_ERROR_OPERATING_SYSTEM "a call of the operating system failed"
     CUDA_ERROR_INVALID_HANDLE "invalid handle"
     CUDA_ERROR_ILLEGAL_STATE "a resource is in a state that does not allow this"
-    CUDA_ERROR_LOSSY_QUERY "the answer would lose information"
+    CUDA_ERROR_LOSSY_QUERY "the result would lose information"
     CUDA_ERROR_NOT_FOUND "name not found"
     CUDA_ERROR_NOT_READY "not complete yet"
     CUDA_ERROR_ILLEGAL_ADDRESS "illegal memory access on the device"

@@ -1,4 +1,4 @@
-//! Faults: the report of device memory that the host touches, if it is enabled.
+//! Faults: the report of accesses of the host to device memory, if it is enabled.
 //!
 //! The [handler](cuda_common::fault_signal) looks for the address in a list of atomics.
 

@@ -1,5 +1,5 @@
 //! An emulation of CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronize and
-//! communicate on GPUs, and launch no kernels of their own.
+//! communicate on GPUs, and launch no kernels themselves.
 //!
 //! `docs/no-gpu.md` describes it for users.
 

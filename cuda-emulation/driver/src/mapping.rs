@@ -162,7 +162,7 @@ fn set_length(file: &OwnedFd, length: u64) -> rustix::io::Result<()> {
 pub(crate) struct Exported {
     pub(crate) process: u32,
     pub(crate) file: u32,
-    /// Tells the file from a later one with the same descriptor.
+    /// Distinguishes the file from a later one with the same descriptor.
     pub(crate) inode: u64,
     pub(crate) offset: u64,
 }

@@ -1,8 +1,8 @@
 //! Races: two accesses to the same bytes, at least one of them a write, that are not ordered.
 //!
-//! The order is known, as a vector clock, when an operation begins. Its accesses are then compared with those of all operations that
-//! began before it. A pair is a race if the clock of the later operation does not include the earlier one, even if that ended
-//! long ago.
+//! The order is known, as a vector clock, when an operation begins. Its accesses are then compared with the accesses of all
+//! operations that began before it. A pair is a race if the clock of the later operation does not include the earlier one,
+//! even if that ended long ago.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,7 +16,7 @@ use crate::scheduler::{Clock, OperationId, Position};
 use cuda_common::finding::Finding;
 use cuda_common::stack::Stack;
 
-/// What races have in common that are reported once.
+/// The common properties of races that are reported only once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) finding: Finding,

@@ -1,4 +1,4 @@
-//! Races, without threads: operations are executed by hand, one after another.
+//! Races, without threads: the tests execute operations one after another.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub(crate) fn say(config: Config, finding: Finding, count: u64, text: &str, is_r
 }
 
 impl State {
-    /// Reports races; of those between the same functions only the first.
+    /// Reports races. Of several races between the same functions, only the first is reported.
     pub(crate) fn report(&mut self, found: Vec<Race>) {
         let Config { ignored, races, .. } = self.config;
         for race in found.into_iter().filter(|race| !ignored.has(race.finding())) {

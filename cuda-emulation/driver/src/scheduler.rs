@@ -1,4 +1,4 @@
-//! Streams, the order of their operations, and what the host has waited for.
+//! Streams, the order of their operations, and the work that the host has waited for.
 //!
 //! Everything here is decided under the driver's lock; nothing is executed.
 
@@ -78,7 +78,7 @@ pub(crate) enum Ordering {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub(crate) u64);
 
-/// What executes an operation, and thus what its end implies.
+/// The executor of an operation, which determines what its end implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Executor {
     /// This library: it ends soon after it began.
@@ -91,7 +91,7 @@ pub(crate) enum Executor {
 
 struct End {
     id: OperationId,
-    /// What precedes the end. Set when the operation completes.
+    /// The work that precedes the end. Set when the operation completes.
     clock: OnceLock<Clock>,
 }
 
@@ -153,14 +153,14 @@ struct Pending<W> {
     first_step: Step,
     step: Step,
     after: Point,
-    /// What precedes it, once it has begun.
+    /// The work that precedes the operation, once it has begun.
     clock: Clock,
     end: Arc<End>,
     /// `None` once it is executed.
     work: Option<W>,
     waits_for: usize,
     successors: Vec<OperationId>,
-    /// Whether it had its last turn.
+    /// Set once it had its last turn.
     may_start: bool,
 }
 
@@ -216,7 +216,7 @@ pub(crate) struct Scheduler<W> {
     last: u64,
     /// The operations that the host has waited for.
     host: Arc<Clock>,
-    /// What precedes the operations with peers that have begun.
+    /// The work that precedes the operations with peers that have begun.
     peers: Clock,
     turns: Option<Turns>,
     /// The number of the library's operations that had their last turn and are not complete.

@@ -1,4 +1,4 @@
-//! The order of operations, without threads: operations are started and completed by hand.
+//! The order of operations, without threads: the tests start and complete operations.
 
 use crate::handle::{ContextId, StreamId};
 use crate::scheduler::{Begun, Clock, Executor, Ordering, Point, Position, Scheduler};

@@ -40,7 +40,7 @@ pub(crate) struct Device {
     /// The handle of the primary context, active or not.
     pub(crate) primary: ContextId,
     pub(crate) primary_flags: u32,
-    /// How often the primary context is retained.
+    /// The number of times that the primary context is retained.
     pub(crate) retained: usize,
     pub(crate) default_pool: PoolId,
     pub(crate) pool: PoolId,
@@ -403,7 +403,7 @@ impl State {
     }
 }
 
-/// What calls do if streams are captured. Calls that may wait are errors then, because captured work is not executed. Such a call
+/// Calls while streams are captured. Calls that may wait are errors then, because captured work is not executed. Such a call
 /// invalidates the capture, which `cuStreamEndCapture` reports.
 impl State {
     pub(crate) fn capture(&mut self, stream: StreamId, action: Action) -> Result<()> {

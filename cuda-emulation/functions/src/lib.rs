@@ -25,7 +25,7 @@ pub struct Function {
     pub first: u32,
     /// The last version that has the function, if a later one removed it.
     pub last: Option<u32>,
-    /// Whether the library defines the function. Otherwise it exports a stub.
+    /// Set if the library defines the function. Otherwise it exports a stub.
     pub is_supported: bool,
 }
 
@@ -114,7 +114,7 @@ pub fn build_library(table: &str, major: u32, soname: &str) {
         // Of the usual linkers, only GNU ld adds a version to the symbols that rustc exports.
         "-Wl,--default-symver",
         "-fuse-ld=bfd",
-        // Calls between its own functions stay in it, whatever else in the process has their names.
+        // Binds its calls to its own functions, even if other objects in the process have functions with the same names.
         "-Wl,-Bsymbolic",
         // Other libraries and functions of `atexit` may call it after the program has closed it.
         "-Wl,-z,nodelete",
@@ -165,7 +165,7 @@ pub fn addresses(functions: &[Function]) -> String {
     code + "];\n"
 }
 
-/// Generates the array `NAMES`, and the enum `Index` with the place of each name.
+/// Generates the array `NAMES`, and the enum `Index` with the index of each name.
 pub fn names(functions: &[Function]) -> String {
     let mut code = format!("const NAMES: [&std::ffi::CStr; {}] = [\n", functions.len());
     let mut index = String::from("#[allow(dead_code, non_camel_case_types)]\npub(crate) enum Index {\n");

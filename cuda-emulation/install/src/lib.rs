@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// How a shared object is compiled. The profiles are in the workspace's `Cargo.toml`.
+/// The profile with which a shared object is compiled. The profiles are in the workspace's `Cargo.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     Optimized,
-    /// Not optimized. The directory is not that of the tests, which depend on the same packages with other features: Cargo
-    /// would compile those, and the tests, again.
+    /// Not optimized. The directory differs from the tests' directory: the tests depend on the same packages with other
+    /// features, and Cargo would compile both again.
     Debug,
 }
 
@@ -64,7 +64,7 @@ const fn cuda(
 pub const DRIVER: SharedObject =
     cuda("libnccl-cuda-driver", "cuda_cpu", "", "libcuda.so.1", Some("libcuda.so"));
 
-/// The emulated runtime libraries, and what programs load beside them. Their symbols have versions.
+/// The emulated runtime libraries, and the libraries that programs load with them. Their symbols have versions.
 pub const RUNTIMES: [SharedObject; 6] = [
     cuda("libnccl-cuda-math", "cuda_math_cpu", "cublas-13", "libcublas.so.13", None),
     cuda("libnccl-cuda-math", "cuda_math_cpu", "", "libcublas.so.12", Some("libcublas.so")),
@@ -107,7 +107,7 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Resul
 pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
     let SharedObject { manifest, package, library, feature, soname, .. } = library;
     eprintln!("building {soname}");
-    // Only this crate type: beside an rlib, the shared object would not be optimized across crates.
+    // Only this crate type: with an rlib too, the shared object would not be optimized across crates.
     let (crate_type, extension) = if is_shared { ("cdylib", ".so") } else { ("staticlib", ".a") };
     cargo.args(["--manifest-path", manifest, "--lib"]).arg(format!("--crate-type={crate_type}"));
     if !feature.is_empty() {

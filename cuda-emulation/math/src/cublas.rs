@@ -108,7 +108,7 @@ extern "C" fn cublasGetStatusName(code: Status) -> *const c_char {
         NOT_INITIALIZED => c"CUBLAS_STATUS_NOT_INITIALIZED",
         INVALID_VALUE => c"CUBLAS_STATUS_INVALID_VALUE",
         NOT_SUPPORTED => c"CUBLAS_STATUS_NOT_SUPPORTED",
-        _ => c"a code that the CPU stand-in for cuBLAS does not return",
+        _ => c"a code that the emulated cuBLAS does not return",
     };
     name.as_ptr()
 }

@@ -139,7 +139,7 @@ struct MemoryV2 {
     used: c_ulonglong,
 }
 
-/// `nvmlGpuFabricInfo_t`. The default is that of a device without a fabric: state 0 is `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`.
+/// `nvmlGpuFabricInfo_t`. The default describes a device without a fabric: state 0 is `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`.
 #[derive(Default)]
 #[repr(C)]
 struct FabricInfo {

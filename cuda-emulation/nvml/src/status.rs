@@ -18,7 +18,7 @@ macro_rules! codes {
         extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
             let text: &CStr = match code {
                 $($code => $text,)*
-                _ => c"a code that the CPU stand-in for NVML does not return",
+                _ => c"a code that the emulated NVML does not return",
             };
             text.as_ptr()
         }

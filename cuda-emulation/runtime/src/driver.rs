@@ -19,8 +19,8 @@ include!(concat!(env!("OUT_DIR"), "/driver_names.rs"));
 
 /// The driver's functions, in the order of `NAMES`. The library stays loaded.
 ///
-/// They are looked up at once: a look-up takes the dynamic linker's lock, which another thread may hold while it waits for this one,
-/// such as in the constructor of a library.
+/// All are looked up together: a lookup takes the dynamic linker's lock, which another thread may hold while it waits for
+/// this one, such as in the constructor of a library.
 pub(crate) struct Driver([Option<unsafe extern "C" fn()>; NAMES.len()]);
 
 impl Driver {

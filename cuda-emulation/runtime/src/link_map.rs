@@ -66,7 +66,7 @@ unsafe fn needs(address: usize, dynamic: *const Entry) -> bool {
     let entries = || {
         let mut next = dynamic;
         std::iter::from_fn(move || {
-            // SAFETY: entries up to the one that ends them.
+            // SAFETY: entries up to the terminating entry.
             let entry = unsafe { next.as_ref() }.filter(|entry| entry.tag != END)?;
             next = next.wrapping_add(1);
             Some(entry)

@@ -1,5 +1,5 @@
-//! Programs of streams, events and copies, drawn as they run, and what their data has to be: that of the same operations
-//! one after another.
+//! Random programs of streams, events and copies, generated as they run, and a model of their data: the same operations one
+//! after another.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -52,7 +52,7 @@ impl<'a> Program<'a> {
         Self { rng: Rng::with_seed(number), contexts, queues: vec![], buffers: vec![], events: vec![] }
     }
 
-    /// Opens streams of each device, its default stream among them, and so many buffers.
+    /// Opens streams of each device, its default stream among them, and buffers.
     pub fn begin(&mut self, buffers: Range<usize>, may_be_pinned: bool) -> Result {
         for device in 0..self.contexts.len() {
             self.contexts[device].bind_to_thread()?;
@@ -85,7 +85,7 @@ impl<'a> Program<'a> {
         self.contexts[self.queues[queue].device].bind_to_thread()
     }
 
-    /// Makes a stream wait for an earlier use of a buffer, in one of the ways that there are.
+    /// Makes a stream wait for an earlier use of a buffer, by a randomly chosen method.
     fn order(&mut self, queue: usize, (earlier, event): Use) -> Result {
         if earlier == queue {
             return Ok(());
@@ -113,7 +113,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Makes a stream, whose device becomes the current one, wait for what its use of a buffer comes after.
+    /// Makes a stream, whose device becomes current, wait for the earlier uses of a buffer that its use depends on.
     pub fn before(&mut self, queue: usize, buffer: usize, writes: bool) -> Result {
         self.bind(queue)?;
         let mut earlier = Vec::from_iter(self.buffers[buffer].written);
@@ -123,7 +123,7 @@ impl<'a> Program<'a> {
         earlier.into_iter().try_for_each(|earlier| self.order(queue, earlier))
     }
 
-    /// Notes the use of a buffer by what was enqueued last.
+    /// Records that the operation enqueued last uses a buffer.
     pub fn after(&mut self, queue: usize, buffer: usize, writes: bool) -> Result {
         self.bind(queue)?;
         let event = event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;

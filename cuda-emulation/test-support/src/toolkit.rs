@@ -15,14 +15,14 @@ use tempfile::TempDir;
 /// A program that runs longer, in seconds, counts as hung.
 const LIMIT: &str = "120";
 
-/// A major release of CUDA.
+/// A major version of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     Cuda12,
     Cuda13,
 }
 
-/// NVIDIA's headers and libraries of a release.
+/// NVIDIA's headers and libraries of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolkit {
     /// The directories with `include/`; the first one also has `lib/` with the runtime library, the last one CUPTI.
@@ -46,7 +46,7 @@ impl Release {
         format!("libcudart.so.{}", self.major())
     }
 
-    /// Returns NVIDIA's files; without them, says that a test is skipped.
+    /// Returns NVIDIA's files. If there are none, prints that a test is skipped.
     pub fn toolkit(self, test: &str) -> Option<&'static Toolkit> {
         static TOOLKITS: [OnceLock<Result<Toolkit, String>>; 2] = [OnceLock::new(), OnceLock::new()];
         let toolkit = TOOLKITS[usize::from(self == Self::Cuda13)].get_or_init(|| self.obtain());
@@ -58,7 +58,7 @@ impl Release {
     /// # Errors
     /// There is no pip, or the download fails.
     pub fn obtain(self) -> Result<Toolkit, String> {
-        // The folder's name has the releases of the packages that differ: new ones are downloaded anew.
+        // The directory's name contains the versions of the packages that differ: new versions are downloaded.
         let (requirements, name, packages) = match self {
             Self::Cuda12 => (
                 include_str!("../cuda-12.txt"),
@@ -68,12 +68,12 @@ impl Release {
             Self::Cuda13 => (include_str!("../cuda-13.txt"), "cuda-13.5.37", &["cu13"][..]),
         };
         let cache = cache().ok_or("there is no directory for downloads: set LIBNCCL_CACHE")?;
-        let folder = cache.join(name);
-        if !folder.exists() {
-            download(requirements, &cache, &folder).map_err(|error| format!("CUDA's headers: {error}"))?;
+        let directory = cache.join(name);
+        if !directory.exists() {
+            download(requirements, &cache, &directory).map_err(|error| format!("CUDA's headers: {error}"))?;
         }
         let directories: Vec<_> =
-            packages.iter().map(|package| folder.join("nvidia").join(package)).collect();
+            packages.iter().map(|package| directory.join("nvidia").join(package)).collect();
         let runtime = directories[0].join("lib").join(self.soname());
         let cupti = directories[directories.len() - 1].join(format!("lib/libcupti.so.{}", self.major()));
         Ok(Toolkit { directories, runtime, cupti })
@@ -87,14 +87,14 @@ fn cache() -> Option<PathBuf> {
         .or_else(|| Some(set("HOME")?.join(".cache/libnccl")))
 }
 
-/// Downloads packages, of which pip checks the hashes, and unpacks them into `folder`, which never exists in part.
-fn download(requirements: &str, cache: &Path, folder: &Path) -> Result<(), String> {
+/// Downloads packages, whose hashes pip checks, and unpacks them into `directory`, which never exists incomplete.
+fn download(requirements: &str, cache: &Path, directory: &Path) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     fs::create_dir_all(cache).map_err(io)?;
     let scratch = tempfile::Builder::new().prefix(".unfinished-").tempdir_in(cache).map_err(io)?;
     let (list, unpacked) = (scratch.path().join("requirements.txt"), scratch.path().join("unpacked"));
     fs::write(&list, requirements).map_err(io)?;
-    eprintln!("downloading NVIDIA's packages for {}, up to 60 MB", folder.display());
+    eprintln!("downloading NVIDIA's packages for {}, up to 60 MB", directory.display());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--require-hashes", "--quiet"])
         .args(["--no-cache-dir", "--disable-pip-version-check", "--requirement"])
@@ -105,12 +105,12 @@ fn download(requirements: &str, cache: &Path, folder: &Path) -> Result<(), Strin
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    // The compiler, some 100 MB.
+    // The compiler, about 100 MB.
     for unused in ["bin", "nvvm"] {
         let _ = fs::remove_dir_all(unpacked.join("nvidia/cuda_nvcc").join(unused));
     }
     // Another process may have been faster.
-    fs::rename(&unpacked, folder).or_else(|error| if folder.exists() { Ok(()) } else { Err(io(error)) })
+    fs::rename(&unpacked, directory).or_else(|error| if directory.exists() { Ok(()) } else { Err(io(error)) })
 }
 
 /// Runs a tool to its end and returns what it printed.
@@ -123,39 +123,40 @@ pub fn run_tool(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// A program in a folder of its own.
+/// A program in a separate directory.
 #[derive(Debug)]
 pub struct Program {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Program {
-    /// Compiles a program against these headers, and links it with `runtime` as CUDA's runtime library and with other
-    /// libraries by these options.
+    /// Compiles a program against these headers, and links it with `runtime` as CUDA's runtime library, and with the
+    /// libraries in `options`.
     pub fn compile(source: &Path, includes: &[PathBuf], runtime: &Path, options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        symlink(runtime, folder.path().join("libcudart.so")).expect("a link");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        symlink(runtime, directory.path().join("libcudart.so")).expect("a link");
         let mut command = Command::new("cc");
         command.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]);
         for include in includes {
             command.arg("-isystem").arg(include);
         }
-        command.current_dir(source.parent().expect("a folder"));
-        command.arg(source.file_name().expect("a file")).arg("-o").arg(folder.path().join("program"));
-        command.arg("-L").arg(folder.path()).args(["-Wl,--as-needed", "-lcudart"]).args(options);
+        command.current_dir(source.parent().expect("a directory"));
+        command.arg(source.file_name().expect("a file")).arg("-o").arg(directory.path().join("program"));
+        command.arg("-L").arg(directory.path()).args(["-Wl,--as-needed", "-lcudart"]).args(options);
         run_tool(&mut command);
-        Self { folder }
+        Self { directory }
     }
 
-    /// Runs the program with the libraries of a folder and so many devices, and returns what it printed. A race is an error.
+    /// Runs the program with the libraries in a directory and this number of devices, and returns its output. A race is an
+    /// error.
     pub fn run(&self, libraries: &Path, devices: &str) -> String {
         run_tool(self.command(libraries, devices).env("LIBNCCL_CPU_RACES", "error"))
     }
 
-    /// Returns the command that runs the program with the libraries of a folder and so many devices.
+    /// Returns the command that runs the program with the libraries in a directory and this number of devices.
     pub fn command(&self, libraries: &Path, devices: &str) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", LIMIT]).arg(self.folder.path().join("program"));
+        command.args(["--kill-after=5", LIMIT]).arg(self.directory.path().join("program"));
         command
             .env("LD_LIBRARY_PATH", libraries)
             .env("LIBNCCL_CPU_DEVICES", devices)

@@ -28,7 +28,7 @@ macro_rules! for_each_device_function {
         }
     };
 }
-/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.
+/// Calls `$callback!` with the name of a table, and of its functions by version: NCCL 2.13.4, and newer.
 #[allow(unused_macros)]
 macro_rules! device_functions_by_release {
     ($callback:ident, $table:ident) => {

@@ -1,5 +1,5 @@
 pub const NCCL_GIN_MAX_CONNECTIONS: u32 = 4;
-/** A team: ranks of a communicator at equal distances, which include the caller.
+/** A team: ranks of a communicator at equal distances, including the caller.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -9,7 +9,7 @@ pub struct ncclTeam {
     pub nRanks: ::core::ffi::c_int,
     /// The caller's number in the team. Since NCCL 2.28.3.
     pub rank: ::core::ffi::c_int,
-    /// The distance of neighbours in the communicator. Since NCCL 2.28.3.
+    /// The distance of neighbors in the communicator. Since NCCL 2.28.3.
     pub stride: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -266,16 +266,16 @@ impl ncclGinType_t {
 pub struct ncclGinType_t(pub ::core::ffi::c_uint);
 /** The properties of a communicator and its system, which `ncclCommQueryProperties` fills in.
 
- Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. Fields only append from 2.29.7 on.
+ Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. From 2.29.7 on, new versions only append fields.
  Since NCCL 2.29.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclCommProperties {
-    /// Bytes in this struct: 152. Since NCCL 2.29.2.
+    /// The size of this struct in bytes: 152. Since NCCL 2.29.2.
     pub size: usize,
     /// `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2.
     pub magic: ::core::ffi::c_uint,
-    /// The release whose fields are to be filled in, no newer than the library. Since NCCL 2.29.2.
+    /// The version whose fields are filled in, no newer than the library. Since NCCL 2.29.2.
     pub version: ::core::ffi::c_uint,
     /// The caller's rank. Since NCCL 2.29.2.
     pub rank: ::core::ffi::c_int,
@@ -305,7 +305,7 @@ pub struct ncclCommProperties {
     pub ginConnectionType: ncclGinConnectionType_t,
     /// True for each `ncclGinType_t` that is available. Since NCCL 2.31.2.
     pub ginSupport: [bool; 64usize],
-    /// Bytes of a device communicator in the library's own release. Since NCCL 2.31.2.
+    /// The size of a device communicator in the library's version, in bytes. Since NCCL 2.31.2.
     pub devCommRuntimeVersionSize: usize,
     /// True if logical endpoints work on this system. Since NCCL 2.32.3.
     pub cftSupport: bool,
@@ -397,7 +397,7 @@ impl Default for ncclCommProperties {
 }
 /** The properties of a communicator and its system, which `ncclCommQueryProperties` fills in.
 
- Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. Fields only append from 2.29.7 on.
+ Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. From 2.29.7 on, new versions only append fields.
  Since NCCL 2.29.2.*/
 pub type ncclCommProperties_t = ncclCommProperties;
 /** A buffer, signals and counters for a device communicator, in a linked list.
@@ -535,21 +535,21 @@ impl ncclCftCap_t {
 pub struct ncclCftCap_t(pub ::core::ffi::c_uint);
 /** The resources that `ncclDevCommCreate` prepares.
 
- Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. Fields only append from 2.29.7 on; `size`, `magic` and
- `version` came to the front in 2.29.2.
+ Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. From 2.29.7 on, new versions only append fields; 2.29.2
+ inserted `size`, `magic` and `version` at the front.
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclDevCommRequirements {
-    /// Bytes in this struct: 120. Since NCCL 2.29.2.
+    /// The size of this struct in bytes: 120. Since NCCL 2.29.2.
     pub size: usize,
     /// `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2.
     pub magic: ::core::ffi::c_uint,
-    /// The release of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2.
+    /// The version of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2.
     pub version: ::core::ffi::c_uint,
     /// Buffers, signals and counters, or `NULL`. Since NCCL 2.28.3.
     pub resourceRequirementsList: *mut ncclDevResourceRequirements_t,
-    /// Teams besides the predefined ones, or `NULL`. Since NCCL 2.28.3.
+    /// Teams in addition to the predefined ones, or `NULL`. Since NCCL 2.28.3.
     pub teamRequirementsList: *mut ncclTeamRequirements_t,
     /// True if the LSA team needs multicast memory. Since NCCL 2.28.3.
     pub lsaMultimem: bool,
@@ -589,8 +589,8 @@ pub struct ncclDevCommRequirements {
     pub ginCustomStride: ::core::ffi::c_int,
     /// The path to the network. Since NCCL 2.31.2.
     pub ginType: ncclGinType_t,
-    /** True if kernels are compiled at run time with the library's own headers: the device communicator then has the
- layout of that release, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.*/
+    /** True if kernels are compiled at run time with the library's own headers: the device communicator then has
+ the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.*/
     pub useRuntimeVersion: bool,
     /// Values of `ncclCftCap_t`, combined. Since NCCL 2.31.2.
     pub cftCaps: ::core::ffi::c_int,
@@ -700,8 +700,8 @@ impl Default for ncclDevCommRequirements {
 }
 /** The resources that `ncclDevCommCreate` prepares.
 
- Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. Fields only append from 2.29.7 on; `size`, `magic` and
- `version` came to the front in 2.29.2.
+ Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. From 2.29.7 on, new versions only append fields; 2.29.2
+ inserted `size`, `magic` and `version` at the front.
  Since NCCL 2.28.3.*/
 pub type ncclDevCommRequirements_t = ncclDevCommRequirements;
 /** The location of a device communicator's own buffer, for kernels.
@@ -757,16 +757,16 @@ pub struct ncclDevCommWindowTable {
 
  Since NCCL 2.28.3.*/
 pub type ncclDevCommWindowTable_t = *mut ncclDevCommWindowTable;
-/** The data with which a kernel communicates; passed to it by value, and otherwise private to NCCL.
+/** The data with which a kernel communicates; passed to the kernel by value, and private to NCCL.
 
- 248 bytes, as in 2.31.2 and 2.32.3; other releases have other fields.
+ 248 bytes, as in 2.31.2 and 2.32.3; other versions have other fields.
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclDevComm {
     /// A magic number. Since NCCL 2.30.3.
     pub magic: ::core::ffi::c_uint,
-    /// The release of this layout. Since NCCL 2.30.3.
+    /// The version of this layout. Since NCCL 2.30.3.
     pub version: ::core::ffi::c_uint,
     /// The rank. Since NCCL 2.28.3.
     pub rank: ::core::ffi::c_int,

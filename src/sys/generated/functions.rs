@@ -79,7 +79,7 @@ macro_rules! for_each_function {
         }
     };
 }
-/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.
+/// Calls `$callback!` with the name of a table, and of its functions by version: NCCL 2.13.4, and newer.
 #[allow(unused_macros)]
 macro_rules! functions_by_release {
     ($callback:ident, $table:ident) => {

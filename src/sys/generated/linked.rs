@@ -1,35 +1,35 @@
 unsafe extern "C" {
     /** Allocates `size` bytes on the current device, in the kind of memory that registration and windows require.
 
- NCCL rounds up to the granularity of the device. `*ptr` is written on success only; without a driver the
- answer is `ncclUnhandledCudaError`.
+ NCCL rounds up to the granularity of the device. It writes `*ptr` only on success. Returns
+ `ncclUnhandledCudaError` without a driver.
  Since NCCL 2.19.3.*/
     pub fn ncclMemAlloc(ptr: *mut *mut ::core::ffi::c_void, size: usize) -> ncclResult_t;
-    /** Frees memory of `ncclMemAlloc`.
+    /** Frees memory from `ncclMemAlloc`.
 
  Deregister the memory from every communicator first.
  Since NCCL 2.19.3.*/
     pub fn ncclMemFree(ptr: *mut ::core::ffi::c_void) -> ncclResult_t;
     /** Stores the version code of the loaded library: 23203 for 2.32.3.
 
- Works without a GPU and without a driver. A null pointer is `ncclInvalidArgument`. Compare the answer with
- `NCCL_VERSION` to learn which functions and fields the library has.
+ Works without a GPU and without a driver. A null pointer is `ncclInvalidArgument`. Compare the version with
+ `NCCL_VERSION` to find out which functions and fields the library has.
  Since NCCL 2.13.4.*/
     pub fn ncclGetVersion(version: *mut ::core::ffi::c_int) -> ncclResult_t;
-    /** Makes the token by which the ranks of a new communicator find each other.
+    /** Creates the id with which the ranks of a new communicator find each other.
 
- Call it in one process and send the 128 bytes to the others by other means. That process must live until all
- ranks have joined, since each call starts a thread and opens a port that serve them, and both stay if the
- ranks never come. Needs no GPU. With `NCCL_COMM_ID=ip:port` set, no server is started. A first call that
- fails (say, no usable network interface) spoils later ones: up to 2.21.5 they hang, from then on they fail
- the same way. Zero `*uniqueId` first: 2.16.5 to 2.22.3 write only part of it.
+ Call it in one process and send the 128 bytes to the others. That process must live until all ranks have
+ joined: each call starts a thread and opens a port for them, and both remain if the ranks never join. Needs
+ no GPU. With `NCCL_COMM_ID=ip:port` set, no server is started. If the first call fails (for example, without
+ a usable network interface), later calls hang up to 2.21.5, and fail with the same error in newer versions.
+ Zero `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
  Since NCCL 2.13.4.*/
     pub fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
-    /** Does the same as `ncclCommInitRank`, with options; `config` may be `NULL`.
+    /** Joins a new communicator as `ncclCommInitRank` does, with options; `config` may be `NULL`.
 
- Set `*comm` to `NULL` beforehand: 2.17.1 to 2.22.3 follow it when the call fails. Before 2.17 `blocking` must
- be 0 or 1. With `blocking` 0 the call may answer `ncclInProgress`, and the handle is there at once. If no
- device can be found, the thread may be left inside a group (seen in 2.23.4 to 2.32.3).
+ Set `*comm` to `NULL` before: 2.17.1 to 2.22.3 dereference it if the call fails. Before 2.17, `blocking` must
+ be 0 or 1. With `blocking` 0, the call may return `ncclInProgress`, and writes the handle immediately. If no
+ device is found, the thread may be left inside a group (observed in 2.23.4 to 2.32.3).
  Since NCCL 2.14.3.*/
     pub fn ncclCommInitRankConfig(
         comm: *mut ncclComm_t,
@@ -40,10 +40,10 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Joins a new communicator of `nranks` ranks as number `rank` (from 0), on the current CUDA device.
 
- Every rank calls it with one and the same `commId`, and each waits for all the others: call it from as many
- threads or processes, or between `ncclGroupStart` and `ncclGroupEnd`. Two ranks on one GPU are
- `ncclInvalidUsage`, unless `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and later); so are ranks of different
- releases. Without a driver: `ncclUnhandledCudaError`.
+ All ranks call it with the same `commId`, and each waits for all others: call it from one thread or process
+ per rank, or between `ncclGroupStart` and `ncclGroupEnd`. Two ranks on one GPU are `ncclInvalidUsage`, unless
+ `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and newer); so are ranks with different versions. Returns
+ `ncclUnhandledCudaError` without a driver.
  Since NCCL 2.13.4.*/
     pub fn ncclCommInitRank(
         comm: *mut ncclComm_t,
@@ -51,52 +51,53 @@ unsafe extern "C" {
         commId: ncclUniqueId,
         rank: ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Makes all ranks of a communicator at once, inside this process, one per device.
+    /** Creates all ranks of a communicator in this process, one per device.
 
- `comm` has room for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if
- `devlist` is `NULL`. A device may appear only once (but see `ncclCommInitRank`). Put the operations of the
- ranks into groups if one thread drives them all.
+ `comm` has space for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if
+ `devlist` is `NULL`. A device may appear only once (but see `ncclCommInitRank`). If one thread drives all
+ ranks, put their operations into groups.
  Since NCCL 2.13.4.*/
     pub fn ncclCommInitAll(
         comm: *mut ncclComm_t,
         ndev: ::core::ffi::c_int,
         devlist: *const ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Lets everything enqueued so far finish and begins to tear down, together with the other ranks.
+    /** Completes the enqueued work and begins the teardown, together with the other ranks.
 
- On a non-blocking communicator, poll until `ncclSuccess`; then `ncclCommDestroy` does not wait any more. Once
- only: a second call is `ncclInvalidArgument`, and so is one after `ncclCommRevoke`. `NULL` does nothing.
+ On a nonblocking communicator, poll until `ncclSuccess`; `ncclCommDestroy` then does not wait. A second call
+ is `ncclInvalidArgument`, and so is a call after `ncclCommRevoke`. Does nothing for `NULL`.
  Since NCCL 2.14.3.*/
     pub fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
-    /** Frees this rank's communicator; the handle is dead afterwards.
+    /** Frees this rank's communicator; the handle is invalid afterwards.
 
- Finalizes first if nobody has, so all ranks of a node should call it, at about the same time, or it hangs.
- Deregister buffers and windows before. `NULL` does nothing and succeeds.
+ Finalizes the communicator first, unless `ncclCommFinalize` was called. So all ranks of a node should call it
+ at about the same time; otherwise it hangs. Deregister buffers and windows before. Succeeds for `NULL`.
  Since NCCL 2.13.4.*/
     pub fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
     /** Aborts the work of this communicator and frees it, without the other ranks.
 
- The way out after an error or a lost peer; all surviving ranks should take it. No other thread may be inside
- a NCCL call on this handle, which is dead afterwards. With shared resources (`splitShare`) relatives may
- break. `NULL` does nothing and succeeds.
+ For use after an error or the failure of a peer; all surviving ranks should call it. No other thread may be
+ inside an NCCL call on this handle, which is invalid afterwards. If resources are shared (`splitShare`), the
+ parent and other children may fail. Succeeds for `NULL`.
  Since NCCL 2.13.4.*/
     pub fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
-    /** Stops what this communicator is doing, but keeps it, so that survivors can be gathered from it.
+    /** Stops the work of this communicator, but keeps it, so that the surviving ranks can be split or shrunk from
+ it.
 
- `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it leaves `ncclInProgress`; then destroy, split
- or shrink. Collectives on it are `ncclInvalidUsage` from here on; revoking twice or after finalize is
- `ncclInvalidArgument`. Children cannot share its resources. `NULL` does nothing and succeeds.
+ `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it no longer stores `ncclInProgress`; then
+ destroy, split or shrink. Collectives on it are `ncclInvalidUsage` afterwards; revoking twice or after
+ finalize is `ncclInvalidArgument`. Children cannot share its resources. Succeeds for `NULL`.
  Since NCCL 2.28.7.*/
     pub fn ncclCommRevoke(
         comm: ncclComm_t,
         revokeFlags: ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Splits a communicator: ranks of equal `color` make a new one, ordered by `key`, then by old rank.
+    /** Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
 
- All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR` a rank takes part in the call only, and gets a null
- `*newcomm`. A null `config` means the options of `comm`. The address `newcomm` is kept and written when the
- work ends (in a group or non-blocking: later), so it must stay valid until then. A null `comm` crashes
- 2.23.4 and 2.24.3.
+ All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is
+ null. A null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle
+ when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. A null
+ `comm` crashes 2.23.4 and 2.24.3.
  Since NCCL 2.18.1.*/
     pub fn ncclCommSplit(
         comm: ncclComm_t,
@@ -105,10 +106,10 @@ unsafe extern "C" {
         newcomm: *mut ncclComm_t,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t;
-    /** Makes a communicator of the ranks that are not in the list; these close ranks, keeping their order.
+    /** Creates a communicator of the ranks that are not in the list, which keep their order.
 
- Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts in
- place. `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may be stuck. A null
+ Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts
+ in place. `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may hang. A null
  `config` means the options of `comm`. `newcomm` is written when the work ends, as in `ncclCommSplit`. A null
  `comm` crashes.
  Since NCCL 2.27.3.*/
@@ -120,20 +121,20 @@ unsafe extern "C" {
         config: *mut ncclConfig_t,
         shrinkFlags: ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Makes the token with which new ranks join `comm` through `ncclCommGrow`.
+    /** Creates the id with which new ranks join `comm` through `ncclCommGrow`.
 
- One rank of `comm` calls it and sends the token to the new ranks. A token serves one growth; until that is
- over, no second one can be made. Refused if `NCCL_COMM_ID` is set.
+ One rank of `comm` calls it and sends the id to the new ranks. An id is for one `ncclCommGrow`; until that is
+ complete, no second one can be created. Fails if `NCCL_COMM_ID` is set.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGetUniqueId(
         comm: ncclComm_t,
         uniqueId: *mut ncclUniqueId,
     ) -> ncclResult_t;
-    /** Makes a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
+    /** Creates a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
 
- Three kinds of callers. A member of `comm`: `uniqueId` `NULL`, `rank` -1, keeps its number. The member that
- made the token: the same, with the token. A new rank: `comm` `NULL`, the token, and its number in `rank`,
- from the old size up. `config` may be `NULL`. Success uses the token up.
+ A rank of `comm` passes `uniqueId` `NULL` and `rank` -1, and keeps its number. The rank that created the id
+ passes the id as well. A new rank passes `comm` `NULL`, the id, and its number in `rank`, at least the old
+ size. `config` may be `NULL`. The id can be used only once.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGrow(
         comm: ncclComm_t,
@@ -143,10 +144,11 @@ unsafe extern "C" {
         newcomm: *mut ncclComm_t,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t;
-    /** Does the same as `ncclCommInitRankConfig`, with `nId` tokens instead of one, to spread the load of many ranks.
+    /** Joins a new communicator as `ncclCommInitRankConfig` does, with `nId` ids, which distributes the load of many
+ ranks.
 
- `commIds` holds `nId` tokens, from 1 to `nranks`, equal and in equal order on all ranks; each comes from its
- own `ncclGetUniqueId`, best in different processes. Mind that `myrank` stands before the tokens.
+ `commIds` holds `nId` ids, from 1 to `nranks`, the same in the same order on all ranks; each comes from a
+ separate `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
  Since NCCL 2.23.4.*/
     pub fn ncclCommInitRankScalable(
         newcomm: *mut ncclComm_t,
@@ -158,29 +160,30 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Names a result code in English.
 
- A constant, never `NULL`; codes that the library does not know give "unknown result code". The texts vary
- with the release: compare codes, not texts.
+ Returns a constant string, never `NULL`; "unknown result code" for an unknown code. The texts depend on the
+ version: compare codes, not texts.
  Since NCCL 2.13.4.*/
     pub fn ncclGetErrorString(result: ncclResult_t) -> *const ::core::ffi::c_char;
     /** Returns the text of the latest failure in this process, of any thread.
 
  Points to one buffer for all threads and communicators (`comm` is ignored and may be `NULL`), empty at first,
- overwritten by each failure, never cleared. Copy it at once, and expect that another thread got there first.
+ overwritten by each failure, never cleared. Copy it immediately; another thread may have overwritten it
+ already.
  Since NCCL 2.13.4.*/
     pub fn ncclGetLastError(comm: ncclComm_t) -> *const ::core::ffi::c_char;
-    /** Stores the state of the communicator in `*asyncError`: fine, still working, or broken.
+    /** Stores the state of the communicator in `*asyncError`: healthy, in progress, or failed.
 
- This is how failures of enqueued operations come to light, and how a non-blocking call is waited for:
- `ncclInProgress` until it is over. The return value is about the question, not the answer. Only one thread
- may poll a communicator. After an error, abort it.
+ Reports failures of enqueued operations, and the progress of a nonblocking call: `ncclInProgress` until it is
+ complete. The return value is the result of the query itself. Only one thread may poll a communicator. After
+ an error, abort it.
  Since NCCL 2.13.4.*/
     pub fn ncclCommGetAsyncError(
         comm: ncclComm_t,
         asyncError: *mut ncclResult_t,
     ) -> ncclResult_t;
-    /** Stores how many ranks the communicator has.
+    /** Stores the number of ranks of the communicator.
 
- `ncclInvalidArgument` while a non-blocking call is in progress.
+ `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommCount(
         comm: ncclComm_t,
@@ -188,7 +191,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the ordinal of the CUDA device that this rank runs on.
 
- `ncclInvalidArgument` while a non-blocking call is in progress.
+ `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommCuDevice(
         comm: ncclComm_t,
@@ -196,7 +199,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the number of this rank, from 0.
 
- `ncclInvalidArgument` while a non-blocking call is in progress.
+ `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommUserRank(
         comm: ncclComm_t,
@@ -204,8 +207,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Registers a buffer of `size` bytes that operations will use, so that NCCL can skip its staging copies.
 
- Local to this rank. `*handle` may stay `NULL` in spite of success, if registering would gain nothing. Memory
- from `ncclMemAlloc` fits best. Deregister before freeing the memory or destroying the communicator.
+ Local to this rank. `*handle` may be `NULL` after a success, if registration has no benefit. Memory from
+ `ncclMemAlloc` is best. Deregister before freeing the memory or destroying the communicator.
  Since NCCL 2.19.3.*/
     pub fn ncclCommRegister(
         comm: ncclComm_t,
@@ -222,16 +225,16 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Suspends the communicator and frees the resources that `flags` names; all ranks call it.
 
- `flags` is `NCCL_SUSPEND_MEM`. Until `ncclCommResume` nothing may be enqueued. A communicator that shares
- resources with another (`splitShare`) cannot: `ncclInvalidUsage`.
+ `flags` is `NCCL_SUSPEND_MEM`. Until `ncclCommResume`, nothing may be enqueued. Returns `ncclInvalidUsage`
+ for a communicator that shares resources with another (`splitShare`).
  Since NCCL 2.29.7.*/
     pub fn ncclCommSuspend(comm: ncclComm_t, flags: ::core::ffi::c_int) -> ncclResult_t;
     /** Resumes a communicator after `ncclCommSuspend`; all ranks call it.
 
- It allocates again, so it can fail for want of memory.
+ It allocates memory, so it can fail if there is too little.
  Since NCCL 2.29.7.*/
     pub fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t;
-    /** Stores one figure about the GPU memory of the communicator.
+    /** Stores a statistic of the communicator's GPU memory.
 
  In bytes, except for `ncclStatGpuMemSuspended`, which is 0 or 1.
  Since NCCL 2.29.7.*/
@@ -242,10 +245,10 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Registers `size` bytes at `buff` with all ranks, for symmetric collectives and one-sided operations.
 
- All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT` and the memory come from
- `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` joins `NCCL_WIN_*` bits. `win` is written when the
- work ends (in a group or non-blocking: later), so it must stay valid until then; success with a null `*win`
- means that this system has no symmetric memory. Deregister before freeing the memory.
+ All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be
+ from `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `win`
+ when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. Success
+ with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
  Since NCCL 2.27.3.*/
     pub fn ncclCommWindowRegister(
         comm: ncclComm_t,
@@ -266,10 +269,10 @@ unsafe extern "C" {
         win: ncclWindow_t,
         outUserPtr: *mut *mut ::core::ffi::c_void,
     ) -> ncclResult_t;
-    /** Makes an operator that multiplies each rank's values by that rank's `*scalar` and adds the products.
+    /** Creates an operator that multiplies each rank's values by that rank's `*scalar` and adds the products.
 
- `scalar` points to one element of `datatype`; `residence` tells where. The operator, stored in `*op`, works
- with this communicator and this type only. A null `comm` crashes 2.13.4.
+ `scalar` points to one element of `datatype` in the memory that `residence` names. The operator, stored in
+ `*op`, works only with this communicator and this type. A null `comm` crashes 2.13.4.
  Since NCCL 2.13.4.*/
     pub fn ncclRedOpCreatePreMulSum(
         op: *mut ncclRedOp_t,
@@ -280,13 +283,14 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Frees a custom operator of this communicator.
 
- Allowed once the calls that were given it have returned, even if their work still runs (a device scalar must
- live on until then). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes up to 2.16.5.
+ Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must
+ stay valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes up to
+ 2.16.5.
  Since NCCL 2.13.4.*/
     pub fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
-    /** Combines the `count` elements of every rank's `sendbuff` by `op`; rank `root` gets the result.
+    /** Combines the `count` elements of every rank's `sendbuff` with `op`; rank `root` receives the result.
 
- `sendbuff`: `count` elements. `recvbuff`: `count` elements on `root`, unused elsewhere and free to be `NULL`.
+ `sendbuff`: `count` elements. `recvbuff`: `count` elements on `root`; unused on other ranks, may be `NULL`.
  In place: equal pointers.
  Since NCCL 2.13.4.*/
     pub fn ncclReduce(
@@ -299,7 +303,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** `ncclBroadcast` with one buffer, which `root` sends from and the others receive into; superseded by it.
+    /** `ncclBroadcast` with one buffer, which `root` sends and the others receive; superseded by `ncclBroadcast`.
 
  `buff`: `count` elements on every rank.
  Since NCCL 2.13.4.*/
@@ -311,10 +315,10 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Gives every rank a copy of the `count` elements in `sendbuff` of rank `root`.
+    /** Copies the `count` elements in `sendbuff` of rank `root` to every rank.
 
- `sendbuff`: `count` elements on `root`, unused elsewhere and free to be `NULL`. `recvbuff`: `count` elements
- on every rank. In place: equal pointers on `root`.
+ `sendbuff`: `count` elements on `root`; unused on other ranks, may be `NULL`. `recvbuff`: `count` elements on
+ every rank. In place: equal pointers on `root`.
  Since NCCL 2.13.4.*/
     pub fn ncclBroadcast(
         sendbuff: *const ::core::ffi::c_void,
@@ -325,7 +329,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Combines the `count` elements of every rank's `sendbuff` by `op`; every rank gets the whole result.
+    /** Combines the `count` elements of every rank's `sendbuff` with `op`; every rank receives the result.
 
  `sendbuff` and `recvbuff`: `count` elements each. In place: equal pointers.
  Since NCCL 2.13.4.*/
@@ -338,7 +342,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Combines the ranks' `sendbuff` by `op` and scatters the result: rank r gets block r of it.
+    /** Combines the ranks' `sendbuff` with `op` and scatters the result: rank r receives block r.
 
  `recvcount` is the size of one block. `sendbuff`: n blocks. `recvbuff`: one block. In place: `recvbuff` is
  block `rank` of `sendbuff`, that is `sendbuff + rank*recvcount`.
@@ -352,7 +356,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Gives every rank the blocks of all ranks, one after another in order of rank.
+    /** Gathers the blocks of all ranks on every rank, in rank order.
 
  `sendcount` is the size of one block. `sendbuff`: one block. `recvbuff`: n blocks. In place: `sendbuff` is
  block `rank` of `recvbuff`, that is `recvbuff + rank*sendcount`.
@@ -378,7 +382,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Gathers the blocks of all ranks on rank `root`, one after another in order of rank.
+    /** Gathers the blocks of all ranks on rank `root`, in rank order.
 
  `count` is the size of one block. `sendbuff`: one block. `recvbuff`: n blocks on `root`, unused elsewhere. In
  place, on `root`: `sendbuff` is block `root` of `recvbuff`.
@@ -392,7 +396,7 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Scatters the buffer of rank `root`: rank r gets block r.
+    /** Scatters the buffer of rank `root`: rank r receives block r.
 
  `count` is the size of one block. `sendbuff`: n blocks on `root`, unused elsewhere. `recvbuff`: one block. In
  place, on `root`: `recvbuff` is block `root` of `sendbuff`.
@@ -408,8 +412,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** `ncclAllReduce` with options for this call.
 
- `sendbuff` and `recvbuff`: `count` elements each. A null `config` makes it the plain call; otherwise all
- ranks pass equal options, and a malformed one is `ncclInvalidArgument`.
+ `sendbuff` and `recvbuff`: `count` elements each. A null `config` means no options; otherwise all ranks pass
+ equal options. Malformed options are `ncclInvalidArgument`.
  Since NCCL 2.31.2.*/
     pub fn ncclAllReduceConfig(
         sendbuff: *const ::core::ffi::c_void,
@@ -520,8 +524,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Sends `count` elements to rank `peer`, which must receive as many of the same type.
 
- The stream waits until the other side has met it. Exchanges in which two ranks both send and receive
- therefore belong into one group, or they deadlock. Sends to one peer match its receives in order.
+ The stream waits for the matching receive. If two ranks both send and receive, each must put its calls into
+ one group to avoid a deadlock. Sends to a peer match its receives in order.
  Since NCCL 2.13.4.*/
     pub fn ncclSend(
         sendbuff: *const ::core::ffi::c_void,
@@ -545,9 +549,9 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Writes `count` elements into the window of rank `peer`, then raises a signal there.
 
- `localbuff`: `count` elements, inside a window of this rank. `peerWinOffset` counts bytes, not elements, into
- `peerWin`, this communicator's window. `sigIdx` is below `numRmaSig` and `ctx` below `numRmaCtx` of the
- configuration, both 1 by default: so 0. `flags` must be 0. The peer learns of it by `ncclWaitSignal`.
+ `localbuff`: `count` elements, inside a window of this rank. `peerWinOffset` is the offset in bytes, not
+ elements, in `peerWin`, this communicator's window. `sigIdx` is below `numRmaSig` and `ctx` below `numRmaCtx`
+ of the configuration; both are 1 by default. `flags` must be 0. The peer waits with `ncclWaitSignal`.
  Since NCCL 2.29.2.*/
     pub fn ncclPutSignal(
         localbuff: *const ::core::ffi::c_void,
@@ -562,9 +566,9 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Raises a signal at rank `peer` and moves no data; the arguments are those of `ncclPutSignal`.
+    /** Raises a signal at rank `peer` without data; for the arguments, see `ncclPutSignal`.
 
- `ncclInvalidUsage` before the first window is registered, unless the configuration says `rmaEagerInit`.
+ `ncclInvalidUsage` before the first window is registered, unless `rmaEagerInit` is set in the configuration.
  Since NCCL 2.29.2.*/
     pub fn ncclSignal(
         peer: ::core::ffi::c_int,
@@ -574,10 +578,10 @@ unsafe extern "C" {
         comm: ncclComm_t,
         stream: cudaStream_t,
     ) -> ncclResult_t;
-    /** Makes the stream wait for signals from other ranks, and with them for the data put ahead of them.
+    /** Makes the stream wait for signals from other ranks, and for the data put before the signals.
 
- `signalDescs` holds `nDesc` entries, all of which must come true. The host does not wait. Like `ncclSignal`
- it wants a window or `rmaEagerInit`.
+ `signalDescs` holds `nDesc` entries; the stream waits for all of them. The host does not wait. Like
+ `ncclSignal`, it requires a window or `rmaEagerInit`.
  Since NCCL 2.29.2.*/
     pub fn ncclWaitSignal(
         nDesc: ::core::ffi::c_int,
@@ -587,35 +591,35 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
 
- Needed when one thread drives several ranks, when sends and receives must progress together, and useful to
- launch several operations as one. Groups nest. Do not mix calls that create communicators with operations in
- one group, nor blocking communicators with non-blocking ones, nor captured streams with others.
+ Required if one thread drives several ranks, or if sends and receives must progress together; also launches
+ several operations as one. Groups nest. Do not mix in one group calls that create communicators and
+ operations, blocking and nonblocking communicators, or captured and other streams.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupStart() -> ncclResult_t;
-    /** Closes a group; the outermost one enqueues all that was collected, or waits for the communicators to exist.
+    /** Closes a group; the outermost one enqueues the collected operations, or waits until the communicators exist.
 
- Enqueued is not executed: synchronize the streams for that. Returns the failure of a collective that the
- group contained; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are
- non-blocking. After any other failure here, abort the communicators of the group.
+ The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
+ group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
+ any other failure, abort the communicators of the group.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupEnd() -> ncclResult_t;
-    /** Closes a group without running it, and predicts what it would have cost.
+    /** Closes a group without running it, and predicts its duration.
 
  `simInfo` starts from `NCCL_SIM_INFO_INITIALIZER` (a wrong magic is `ncclInvalidArgument`) and may be `NULL`.
  An empty group leaves `estimatedTime` at -1.
  Since NCCL 2.22.3.*/
     pub fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t;
-    /** Asks for TLS on the TCP connections that NCCL opens from now on, in the whole process.
+    /** Sets the encryption (TLS) of the TCP connections that NCCL opens from now on in this process.
 
- Call it ahead of `ncclGetUniqueId` and of everything else that connects, in all processes with one secret. It
- does not cover InfiniBand, NVLink or shared memory, and takes a library built with TLS. `NULL` succeeds; a
- secret under 32 bytes or a wrong magic is `ncclInvalidArgument`.
+ Call it before `ncclGetUniqueId` and all other calls that connect, in all processes with the same key. It
+ does not cover InfiniBand, NVLink or shared memory, and requires a library built with TLS. Succeeds for
+ `NULL`; a key of less than 32 bytes or a wrong magic is `ncclInvalidArgument`.
  Since NCCL 2.32.3.*/
     pub fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t;
     /** Looks up the parameter called `key`, for example `NCCL_DEBUG_LEVELS`, for the typed getters.
 
- An unknown key is `ncclInvalidArgument` and leaves `*out` alone. Libraries know few keys: 7 in 2.32.3, with
- `NCCL_PARAM_DUMP_ALL=true` in the environment 10.
+ An unknown key is `ncclInvalidArgument` and leaves `*out` unchanged. 2.32.3 has 7 keys, and 10 with
+ `NCCL_PARAM_DUMP_ALL=true` in the environment.
  Since NCCL 2.30.4.*/
     pub fn ncclParamBind(
         out: *mut ncclParamHandle_t,
@@ -623,49 +627,51 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the value of a parameter that is a signed 8-bit integer.
 
- No conversions: a parameter of another type, booleans and enums included, is `ncclInvalidArgument`.
+ Values are not converted: a parameter of another type, such as a boolean or an enum, is
+ `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t;
-    /** Stores the value of a parameter that is a signed 16-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is a signed 16-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t;
-    /** Stores the value of a parameter that is a signed 32-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is a signed 32-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t;
-    /** Stores the value of a parameter that is a signed 64-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is a signed 64-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t;
-    /** Stores the value of a parameter that is an unsigned 8-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is an unsigned 8-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t;
-    /** Stores the value of a parameter that is an unsigned 16-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is an unsigned 16-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t;
-    /** Stores the value of a parameter that is an unsigned 32-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is an unsigned 32-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t;
-    /** Stores the value of a parameter that is an unsigned 64-bit integer; `ncclParamGetI8` tells more.
+    /** Stores the value of a parameter that is an unsigned 64-bit integer; see `ncclParamGetI8`.
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t;
     /** Stores a pointer to the value of a parameter that is text; other types are `ncclInvalidArgument`.
 
- The text is NCCL's. It lasts until this thread asks for text or keys again, here or in
- `ncclParamGetParameter` and `ncclParamGetAllParameterKeys`.
+ NCCL owns the text, which is valid until this thread queries text or keys again, with this function,
+ `ncclParamGetParameter` or `ncclParamGetAllParameterKeys`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetStr(
         h: ncclParamHandle_t,
         out: *mut *const ::core::ffi::c_char,
     ) -> ncclResult_t;
-    /** Copies the bytes of a parameter of any type to `out`, which has room for `maxLen`, and their number to `*len`.
+    /** Copies the bytes of a parameter of any type to `out`, which has space for `maxLen`, and stores their number
+ in `*len`.
 
- Too little room is `ncclInvalidArgument`.
+ Too little space is `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGet(
         h: ncclParamHandle_t,
@@ -673,9 +679,10 @@ unsafe extern "C" {
         maxLen: ::core::ffi::c_int,
         len: *mut ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Stores the value of the parameter called `key` as text, whatever its type, and the length in `*valueLen`.
+    /** Stores the value of the parameter called `key`, of any type, as text, and the length in `*valueLen`.
 
- The text is NCCL's and lasts as long as that of `ncclParamGetStr`. An unknown key is `ncclInvalidArgument`.
+ NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. An unknown key is
+ `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetParameter(
         key: *const ::core::ffi::c_char,
@@ -684,8 +691,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the address of an array of all keys, and their number in `*tableLen`.
 
- The array is NCCL's and lasts as long as the text of `ncclParamGetStr`. Undocumented parameters are listed
- with `NCCL_PARAM_DUMP_ALL=true` only.
+ NCCL owns the array, which is valid as long as the text of `ncclParamGetStr`. Undocumented parameters are
+ listed only with `NCCL_PARAM_DUMP_ALL=true`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetAllParameterKeys(
         table: *mut *mut *const ::core::ffi::c_char,

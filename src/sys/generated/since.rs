@@ -1,4 +1,4 @@
-/// The items of the headers: `(item, version code of the first release that has it)`; a field is
+/// The items of the headers: `(item, version code of the first version that has it)`; a field is
 /// `struct.field`.
 pub const SINCE: &[(&str, u32)] = &[
     ("ncclComm_t", 21304),

@@ -38,9 +38,10 @@ pub type cudaEvent_t = *mut CUevent_st;
 pub struct ncclComm {
     _unused: [u8; 0],
 }
-/** One rank's end of a communicator; the contents are NCCL's.
+/** A communicator of one rank; its contents are private to NCCL.
 
- Not thread-safe: one thread at a time may use it. Destroy and abort free it, and later use is use after free.
+ Not thread-safe: one thread at a time may use it. Destroy and abort free it; any later use is a use after
+ free.
  Since NCCL 2.13.4.*/
 pub type ncclComm_t = *mut ncclComm;
 #[repr(C)]
@@ -48,14 +49,14 @@ pub type ncclComm_t = *mut ncclComm;
 pub struct ncclWindow_vidmem {
     _unused: [u8; 0],
 }
-/** A buffer registered with a communicator by `ncclCommWindowRegister`, as seen from one rank.
+/** A handle of one rank to a buffer registered by `ncclCommWindowRegister`.
 
- `NULL` is a legal answer: registration succeeded, but this system has no use for windows.
+ `NULL` is valid: registration succeeded, but this system does not support windows.
  Since NCCL 2.27.3.*/
 pub type ncclWindow_t = *mut ncclWindow_vidmem;
-/** The token that lets ranks find each other; made once, sent to every rank, passed by value to the init calls.
+/** The id with which ranks find each other; created once, sent to every rank, passed by value to the init calls.
 
- 128 opaque bytes, safe to copy and send. All ranks must run the same NCCL release to understand it.
+ 128 opaque bytes, which can be copied and sent. All ranks must use the same NCCL version.
  Since NCCL 2.13.4.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -83,41 +84,41 @@ impl Default for ncclUniqueId {
 impl ncclResult_t {
     /// Done, or enqueued. Since NCCL 2.13.4.
     pub const ncclSuccess: ncclResult_t = ncclResult_t(0);
-    /// CUDA refused something; also the answer where no driver or no GPU is present. Since NCCL 2.13.4.
+    /// A CUDA call failed; also returned without a driver or a GPU. Since NCCL 2.13.4.
     pub const ncclUnhandledCudaError: ncclResult_t = ncclResult_t(1);
-    /// The operating system refused something: a socket, a file, shared memory. Since NCCL 2.13.4.
+    /// A system call failed: a socket, a file, shared memory. Since NCCL 2.13.4.
     pub const ncclSystemError: ncclResult_t = ncclResult_t(2);
-    /// NCCL contradicts itself: a bug, or overwritten memory. Since NCCL 2.13.4.
+    /// An internal check failed: a bug in NCCL, or memory corruption. Since NCCL 2.13.4.
     pub const ncclInternalError: ncclResult_t = ncclResult_t(3);
-    /// One argument is wrong by itself: null, out of range, wrong magic. Since NCCL 2.13.4.
+    /// An argument is invalid: null, out of range, wrong magic. Since NCCL 2.13.4.
     pub const ncclInvalidArgument: ncclResult_t = ncclResult_t(4);
-    /// The call does not fit the situation: unmatched group end, mixed releases. Since NCCL 2.13.4.
+    /// The call is invalid in this state: unmatched group end, mixed versions. Since NCCL 2.13.4.
     pub const ncclInvalidUsage: ncclResult_t = ncclResult_t(5);
-    /// Another process went away, or the network to it. Abort the communicator. Since NCCL 2.13.4.
+    /// Another process has exited, or its network has failed. Abort the communicator. Since NCCL 2.13.4.
     pub const ncclRemoteError: ncclResult_t = ncclResult_t(6);
-    /// No failure: a non-blocking communicator is still working on the call. Since NCCL 2.14.3.
+    /// No failure: the call on a nonblocking communicator is still in progress. Since NCCL 2.14.3.
     pub const ncclInProgress: ncclResult_t = ncclResult_t(7);
-    /// The library gave up waiting. Since NCCL 2.30.3.
+    /// A wait exceeded its time limit. Since NCCL 2.30.3.
     pub const ncclTimeout: ncclResult_t = ncclResult_t(8);
-    /// The number of codes in this release; it changes with each new one. Since NCCL 2.13.4.
+    /// The number of codes in this version; it changes with each new one. Since NCCL 2.13.4.
     pub const ncclNumResults: ncclResult_t = ncclResult_t(9);
 }
 #[repr(transparent)]
 /** The result of nearly every function.
 
- Newer libraries may return codes that this header does not name. With `NCCL_DEBUG=WARN` in the environment
- NCCL prints the reason of most failures, to standard output.
+ Newer libraries may return codes that this header does not define. With `NCCL_DEBUG=WARN` in the environment,
+ NCCL prints the reason for most failures to standard output.
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclResult_t(pub ::core::ffi::c_uint);
 impl ncclHostCftMode_t {
-    /// The library decides; 2.32.3 decides for `ncclHostCftDisable`. Since NCCL 2.31.2.
+    /// The library's choice; `ncclHostCftDisable` in 2.32.3. Since NCCL 2.31.2.
     pub const ncclHostCftDefault: ncclHostCftMode_t = ncclHostCftMode_t(-2147483648);
-    /// Create the endpoints with the first window; failing to is an error. Since NCCL 2.31.2.
+    /// Create the endpoints with the first window; a failure is an error. Since NCCL 2.31.2.
     pub const ncclHostCftEnable: ncclHostCftMode_t = ncclHostCftMode_t(1);
-    /// Do without. Since NCCL 2.31.2.
+    /// Do not create endpoints. Since NCCL 2.31.2.
     pub const ncclHostCftDisable: ncclHostCftMode_t = ncclHostCftMode_t(2);
-    /// Try to create the endpoints, and do without if that fails. Since NCCL 2.31.2.
+    /// Try to create the endpoints; a failure is no error. Since NCCL 2.31.2.
     pub const ncclHostCftFallback: ncclHostCftMode_t = ncclHostCftMode_t(3);
 }
 #[repr(transparent)]
@@ -127,90 +128,90 @@ impl ncclHostCftMode_t {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclHostCftMode_t(pub ::core::ffi::c_int);
 impl ncclNvlsHostMode_t {
-    /// The library decides; 2.32.3 gives up nothing. Since NCCL 2.32.3.
+    /// The library's choice; 2.32.3 disables no use. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDefault: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         -2147483648,
     );
-    /// Give up nothing. Since NCCL 2.32.3.
+    /// Disable no use. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeEnable: ncclNvlsHostMode_t = ncclNvlsHostMode_t(0);
-    /// Give up the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    /// Disable the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisableTransport: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         1,
     );
-    /// Give up multicast addresses in NCCL's symmetric kernels and copies. Since NCCL 2.32.3.
+    /// Disable multicast addresses in NCCL's symmetric kernels and copies. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisableSymmetricMultimem: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         2,
     );
-    /// Give up everything, parts that later releases add included. Since NCCL 2.32.3.
+    /// Disable all uses, including uses that later versions add. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisable: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         2147483647,
     );
 }
 #[repr(transparent)]
-/** Values of `nvlsHostMode` in `ncclConfig_t`: which uses of NVLink SHARP (NVLS) a communicator gives up.
+/** Values of `nvlsHostMode` in `ncclConfig_t`: the uses of NVLink SHARP (NVLS) that a communicator disables.
 
- The two `Disable...` bits for single parts can be joined with a bitwise or.
+ The two `Disable...` bits for single uses can be combined with a bitwise or.
  Since NCCL 2.32.3.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
 /** Options of one communicator, read during the call that creates it.
 
- Start from `NCCL_CONFIG_INITIALIZER`, then set fields. Fields are only ever appended, and the library copies
- the smaller of `size` and its own struct: a library older than the header silently ignores the fields that it
- does not know. A field newer than `version` gets its default. Zero the padding as well, since later releases
- put fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`, and the
- `NCCL_*` environment variables win over the fields.
+ Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies
+ the smaller of `size` and its own struct, so a library older than the header silently ignores the fields that
+ it lacks. A field newer than `version` has its default. Zero the padding too, because later versions put
+ fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*`
+ environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclConfig_v23100 {
-    /// Bytes in this struct; 120 in this release, set by the initializer. Since NCCL 2.14.3.
+    /// The size of this struct in bytes; 120 in this version. Since NCCL 2.14.3.
     pub size: usize,
     /// `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.14.3.
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3.
     pub version: ::core::ffi::c_uint,
-    /// 1: calls wait (default). 0: calls answer `ncclInProgress`. Not optional before 2.17. Since NCCL 2.14.3.
+    /// 1: calls wait (default). 0: calls return `ncclInProgress`. Not optional before 2.17. Since NCCL 2.14.3.
     pub blocking: ::core::ffi::c_int,
     /// Thread blocks per cluster of the kernels, 0 to 8; default 4 from Hopper on. Since NCCL 2.17.1.
     pub cgaClusterSize: ::core::ffi::c_int,
-    /// The least thread blocks for a kernel; default 1. Since NCCL 2.17.1.
+    /// The minimum number of thread blocks of a kernel; default 1. Since NCCL 2.17.1.
     pub minCTAs: ::core::ffi::c_int,
-    /// The most thread blocks for a kernel, at least `minCTAs`. Since NCCL 2.17.1.
+    /// The maximum number of thread blocks of a kernel, at least `minCTAs`. Since NCCL 2.17.1.
     pub maxCTAs: ::core::ffi::c_int,
     /// Network to use ("IB", "Socket" or a plugin's name), copied during the call. Since NCCL 2.17.1.
     pub netName: *const ::core::ffi::c_char,
-    /// 1: children made by `ncclCommSplit` use this communicator's resources; default 0. Since NCCL 2.18.1.
+    /// 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1.
     pub splitShare: ::core::ffi::c_int,
     /// Service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2.
     pub trafficClass: ::core::ffi::c_int,
-    /// Name for logs and profilers. The pointer is kept: it must outlive comm and children. Since NCCL 2.27.3.
+    /// Name for logs and profilers. NCCL keeps the pointer: it must outlive comm and children. Since NCCL 2.27.3.
     pub commName: *const ::core::ffi::c_char,
     /// 1: reduce inside InfiniBand switches (SHARP); default 0. Since NCCL 2.27.3.
     pub collnetEnable: ::core::ffi::c_int,
-    /// Bits of `NCCL_CTA_POLICY_*`: speed against use of the GPU. Since NCCL 2.27.3.
+    /// Bits of `NCCL_CTA_POLICY_*`: the trade-off between speed and use of the GPU. Since NCCL 2.27.3.
     pub CTAPolicy: ::core::ffi::c_int,
-    /// 1: children made by `ncclCommShrink` use this communicator's resources; default 0. Since NCCL 2.27.3.
+    /// 1: children created by `ncclCommShrink` share this communicator's resources; default 0. Since NCCL 2.27.3.
     pub shrinkShare: ::core::ffi::c_int,
     /// Thread blocks of kernels that use NVLink SHARP; default chosen by topology. Since NCCL 2.27.3.
     pub nvlsCTAs: ::core::ffi::c_int,
     /// Network channels between two ranks, rounded up to a power of two. Since NCCL 2.28.3.
     pub nChannelsPerNetPeer: ::core::ffi::c_int,
-    /// 1: schedule for the sake of NVLink; default 0. Since NCCL 2.28.3.
+    /// 1: optimize the schedule for NVLink; default 0. Since NCCL 2.28.3.
     pub nvlinkCentricSched: ::core::ffi::c_int,
     /// CUDA graphs: 0 none, 1 a single one, 2 several or mixed with plain launches (default). Since NCCL 2.29.2.
     pub graphUsageMode: ::core::ffi::c_int,
-    /// Contexts for one-sided operations, the bound of their `ctx`; default 1. Since NCCL 2.29.2.
+    /// The number of contexts of one-sided operations, the bound of `ctx`; default 1. Since NCCL 2.29.2.
     pub numRmaCtx: ::core::ffi::c_int,
     /// The number of peers of a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
     pub maxP2pPeers: ::core::ffi::c_int,
-    /// 1: NCCL orders captured kernels (default). 0: you do; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
+    /// 1: NCCL orders captured kernels (default). 0: the program does; `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
     pub graphStreamOrdering: ::core::ffi::c_int,
-    /// 1: order launches of several communicators by their order on the host; default 0. Since NCCL 2.31.2.
+    /// 1: launches of several communicators keep their order on the host; default 0. Since NCCL 2.31.2.
     pub launchOrderImplicit: ::core::ffi::c_int,
-    /// Signals in each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2.
+    /// The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2.
     pub numRmaSig: ::core::ffi::c_int,
-    /// 1: prepare signals at init, not with the first window; needed without windows. Since NCCL 2.31.2.
+    /// 1: prepare signals at init, not with the first window; required without windows. Since NCCL 2.31.2.
     pub rmaEagerInit: ::core::ffi::c_int,
     /// A value of `ncclHostCftMode_t`. Since NCCL 2.31.2.
     pub hostCftMode: ::core::ffi::c_int,
@@ -315,32 +316,32 @@ impl Default for ncclConfig_v23100 {
 }
 /** Options of one communicator, read during the call that creates it.
 
- Start from `NCCL_CONFIG_INITIALIZER`, then set fields. Fields are only ever appended, and the library copies
- the smaller of `size` and its own struct: a library older than the header silently ignores the fields that it
- does not know. A field newer than `version` gets its default. Zero the padding as well, since later releases
- put fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`, and the
- `NCCL_*` environment variables win over the fields.
+ Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies
+ the smaller of `size` and its own struct, so a library older than the header silently ignores the fields that
+ it lacks. A field newer than `version` has its default. Zero the padding too, because later versions put
+ fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*`
+ environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 pub type ncclConfig_t = ncclConfig_v23100;
-/** One option for somebody else's build of NCCL; NVIDIA's skips the whole list.
+/** An option for another vendor's build of NCCL; NVIDIA's build ignores the list.
 
- Options hang together by `next`, in any order, without cycles and without a key twice.
+ Options are linked by `next`, in any order, without cycles and without duplicate keys.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ncclConfigExt {
-    /// The following option, or `NULL` at the end. Since NCCL 2.31.2.
+    /// The next option, or `NULL` at the end. Since NCCL 2.31.2.
     pub next: *mut ncclConfigExt,
     /// The key of the option. Since NCCL 2.31.2.
     pub key: ncclConfigExt__bindgen_ty_1,
-    /// Its value; the key tells which member is meant. Since NCCL 2.31.2.
+    /// The value; the key determines the member. Since NCCL 2.31.2.
     pub val: ncclConfigExt__bindgen_ty_2,
 }
 /// The two halves of a key. Since NCCL 2.31.2.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclConfigExt__bindgen_ty_1 {
-    /// The vendor: a number that each vendor draws for itself, between 1 and 2^24 - 1. Since NCCL 2.31.2.
+    /// The vendor: a number from 1 to 2^24 - 1 that each vendor chooses. Since NCCL 2.31.2.
     pub vendorId: ::core::ffi::c_int,
     /// The number of the option, chosen by the vendor. Since NCCL 2.31.2.
     pub optionId: ::core::ffi::c_int,
@@ -360,15 +361,15 @@ const _: () = {
         "Offset of field: ncclConfigExt__bindgen_ty_1::optionId",
     ][::core::mem::offset_of!(ncclConfigExt__bindgen_ty_1, optionId) - 4usize];
 };
-/// The forms that a value can have. Since NCCL 2.31.2.
+/// The types that a value can have. Since NCCL 2.31.2.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ncclConfigExt__bindgen_ty_2 {
     /// A number. Since NCCL 2.31.2.
     pub i: ::core::ffi::c_int,
-    /// Text, ended by a zero byte. Since NCCL 2.31.2.
+    /// A null-terminated string. Since NCCL 2.31.2.
     pub s: *const ::core::ffi::c_char,
-    /// Anything else. Since NCCL 2.31.2.
+    /// Any other value. Since NCCL 2.31.2.
     pub raw: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -421,22 +422,22 @@ impl Default for ncclConfigExt {
         }
     }
 }
-/** One option for somebody else's build of NCCL; NVIDIA's skips the whole list.
+/** An option for another vendor's build of NCCL; NVIDIA's build ignores the list.
 
- Options hang together by `next`, in any order, without cycles and without a key twice.
+ Options are linked by `next`, in any order, without cycles and without duplicate keys.
  Since NCCL 2.31.2.*/
 pub type ncclConfigExt_t = ncclConfigExt;
 /** Options of one collective, for the functions whose names end in `Config`.
 
- Start from `NCCL_COLLCONFIG_INITIALIZER`. Give all ranks equal options: nobody compares them across ranks. The
- caller keeps the struct and everything it points to until the call (in a group: the outermost
+ Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The
+ struct and the memory that it points to must stay valid until the call (in a group: the outermost
  `ncclGroupEnd`) has returned. A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower
- `version` while keeping `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
+ `version` without `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclCollConfig_v23200 {
-    /// Bytes in this struct; 72 in this release, 64 in 2.31.2. Since NCCL 2.31.2.
+    /// The size of this struct in bytes; 72 in this version, 64 in 2.31.2. Since NCCL 2.31.2.
     pub size: usize,
     /// `NCCL_API_MAGIC`. Since NCCL 2.31.2.
     pub magic: ::core::ffi::c_uint,
@@ -444,27 +445,27 @@ pub struct ncclCollConfig_v23200 {
     pub version: ::core::ffi::c_uint,
     /// Options for other vendors' builds, or `NULL`. Since NCCL 2.31.2.
     pub ext: *mut ncclConfigExt_t,
-    /// The least thread blocks for this call. Since NCCL 2.31.2.
+    /// The minimum number of thread blocks of this call. Since NCCL 2.31.2.
     pub minCTAs: ::core::ffi::c_int,
-    /// The most thread blocks for this call, within the limit of the communicator. Since NCCL 2.31.2.
+    /// The maximum number of thread blocks of this call, within the communicator's limit. Since NCCL 2.31.2.
     pub maxCTAs: ::core::ffi::c_int,
-    /// The most thread blocks if NVLink SHARP does the work. Since NCCL 2.31.2.
+    /// The maximum number of thread blocks if NVLink SHARP does the work. Since NCCL 2.31.2.
     pub nvlsCTAs: ::core::ffi::c_int,
     /// Thread blocks per cluster, Hopper and later; one value for a whole group. Since NCCL 2.31.2.
     pub cgaClusterSize: ::core::ffi::c_int,
     /// Names of the algorithms to choose from; `NULL` or empty: all. Since NCCL 2.31.2.
     pub algSelection: *const ::core::ffi::c_char,
-    /// 1 (default): fail if no algorithm of `algSelection` fits. 0: fall back to all. Since NCCL 2.31.2.
+    /// 1 (default): fail if no algorithm of `algSelection` applies. 0: use any algorithm then. Since NCCL 2.31.2.
     pub forceAlgSelection: ::core::ffi::c_int,
-    /// Bits of `NCCL_CTA_POLICY_*`; not set: as the communicator. Since NCCL 2.31.2.
+    /// Bits of `NCCL_CTA_POLICY_*`; if not set, the communicator's. Since NCCL 2.31.2.
     pub CTAPolicy: ::core::ffi::c_int,
-    /// A number for profiler plugins, 0 for none; leave the top bit to NCCL. Since NCCL 2.31.2.
+    /// A number for profiler plugins, 0 for none; the top bit is reserved for NCCL. Since NCCL 2.31.2.
     pub userProfilerTag: u64,
     /** Event of this rank that NCCL records once the kernel has been launched, or `NULL`.
 
- All ranks pass one or none does. Make it with `cudaEventDisableTiming`, not for use between processes; one
- per communicator and group. It must live as long as anything waits for it, captured graphs included.
- Built with CUDA older than 12.3, NCCL records it ahead of the launch.
+ Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and not for
+ several processes; at most one per communicator and group. It must exist as long as any work waits for
+ it, including captured graphs. NCCL built with CUDA older than 12.3 records it before the launch.
  Since NCCL 2.32.3.*/
     pub launchCompletionEvent: cudaEvent_t,
 }
@@ -527,10 +528,10 @@ impl Default for ncclCollConfig_v23200 {
 }
 /** Options of one collective, for the functions whose names end in `Config`.
 
- Start from `NCCL_COLLCONFIG_INITIALIZER`. Give all ranks equal options: nobody compares them across ranks. The
- caller keeps the struct and everything it points to until the call (in a group: the outermost
+ Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The
+ struct and the memory that it points to must stay valid until the call (in a group: the outermost
  `ncclGroupEnd`) has returned. A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower
- `version` while keeping `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
+ `version` without `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
 /** The result of `ncclGroupSimulateEnd`.
@@ -540,13 +541,13 @@ pub type ncclCollConfig_t = ncclCollConfig_v23200;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq)]
 pub struct ncclSimInfo_v22200 {
-    /// Bytes in this struct: 24. Since NCCL 2.22.3.
+    /// The size of this struct in bytes: 24. Since NCCL 2.22.3.
     pub size: usize,
     /// 0x74685283, not `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.22.3.
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header. Since NCCL 2.22.3.
     pub version: ::core::ffi::c_uint,
-    /// Predicted duration in NCCL's cost model (microseconds there); -1 if nothing ran. Since NCCL 2.22.3.
+    /// The duration that NCCL's cost model predicts, in microseconds; -1 for an empty group. Since NCCL 2.22.3.
     pub estimatedTime: f32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -576,13 +577,13 @@ const _: () = {
  Since NCCL 2.22.3.*/
 pub type ncclSimInfo_t = ncclSimInfo_v22200;
 impl ncclCommMemStat_t {
-    /// Bytes of GPU memory that suspending would give back. Since NCCL 2.29.7.
+    /// Bytes of GPU memory that suspending would free. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspend: ncclCommMemStat_t = ncclCommMemStat_t(0);
-    /// 1 if that memory has been given back, 0 if not. Since NCCL 2.29.7.
+    /// 1 while that memory is freed, otherwise 0. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspended: ncclCommMemStat_t = ncclCommMemStat_t(1);
-    /// Bytes of GPU memory that stay while suspended. Since NCCL 2.29.7.
+    /// Bytes of GPU memory that remain allocated while suspended. Since NCCL 2.29.7.
     pub const ncclStatGpuMemPersist: ncclCommMemStat_t = ncclCommMemStat_t(2);
-    /// Bytes of GPU memory that NCCL keeps account of, in all. Since NCCL 2.29.7.
+    /// Bytes of all GPU memory of the communicator that NCCL tracks. Since NCCL 2.29.7.
     pub const ncclStatGpuMemTotal: ncclCommMemStat_t = ncclCommMemStat_t(3);
 }
 #[repr(transparent)]
@@ -596,32 +597,32 @@ impl ncclRedOp_dummy_t {
     pub const ncclNumOps_dummy: ncclRedOp_dummy_t = ncclRedOp_dummy_t(5);
 }
 #[repr(transparent)]
-/** Helps to compute `ncclMaxRedOp`; of no other use.
+/** A helper for the value of `ncclMaxRedOp`.
 
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclRedOp_dummy_t(pub ::core::ffi::c_uint);
 impl ncclRedOp_t {
-    /// Adds. Since NCCL 2.13.4.
+    /// The sum. Since NCCL 2.13.4.
     pub const ncclSum: ncclRedOp_t = ncclRedOp_t(0);
-    /// Multiplies. Since NCCL 2.13.4.
+    /// The product. Since NCCL 2.13.4.
     pub const ncclProd: ncclRedOp_t = ncclRedOp_t(1);
-    /// Takes the largest; a NaN loses against any number. Since NCCL 2.13.4.
+    /// The maximum; NaN only if all values are NaN. Since NCCL 2.13.4.
     pub const ncclMax: ncclRedOp_t = ncclRedOp_t(2);
-    /// Takes the smallest; a NaN loses against any number. Since NCCL 2.13.4.
+    /// The minimum; NaN only if all values are NaN. Since NCCL 2.13.4.
     pub const ncclMin: ncclRedOp_t = ncclRedOp_t(3);
-    /// Mean: floats are scaled by 1/n and added, integers added and divided, truncating. Since NCCL 2.13.4.
+    /// The mean: floats are scaled by 1/n and added; integers are added, divided and truncated. Since NCCL 2.13.4.
     pub const ncclAvg: ncclRedOp_t = ncclRedOp_t(4);
-    /// The number of built-in operators; custom operators are numbered from here. Since NCCL 2.13.4.
+    /// The number of built-in operators; custom operators have this number or a higher one. Since NCCL 2.13.4.
     pub const ncclNumOps: ncclRedOp_t = ncclRedOp_t(5);
-    /// The top of the range for custom operators; also fixes the width of the type. Since NCCL 2.13.4.
+    /// The maximum number of a custom operator; also determines the width of the type. Since NCCL 2.13.4.
     pub const ncclMaxRedOp: ncclRedOp_t = ncclRedOp_t(2147483647);
 }
 #[repr(transparent)]
 /** The operator that combines the values of several ranks.
 
- Open: `ncclRedOpCreatePreMulSum` hands out further values, from `ncclNumOps` to `ncclMaxRedOp`. Integers
- wrap around. The order of floating-point operations depends on algorithm, size and number of ranks.
+ `ncclRedOpCreatePreMulSum` creates further values, from `ncclNumOps` to `ncclMaxRedOp`. Integers wrap around.
+ The order of floating-point operations depends on algorithm, size and number of ranks.
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclRedOp_t(pub ::core::ffi::c_uint);
@@ -660,7 +661,7 @@ impl ncclDataType_t {
     pub const ncclFloat8e4m3: ncclDataType_t = ncclDataType_t(10);
     /// 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
     pub const ncclFloat8e5m2: ncclDataType_t = ncclDataType_t(11);
-    /// The number of types in this release; it changes with each new one. Since NCCL 2.13.4.
+    /// The number of types in this version; it changes with each new one. Since NCCL 2.13.4.
     pub const ncclNumTypes: ncclDataType_t = ncclDataType_t(12);
 }
 #[repr(transparent)]
@@ -672,7 +673,7 @@ pub struct ncclDataType_t(pub ::core::ffi::c_uint);
 impl ncclScalarResidence_t {
     /// In memory that the GPU can read: read by each operation as it runs. Since NCCL 2.13.4.
     pub const ncclScalarDevice: ncclScalarResidence_t = ncclScalarResidence_t(0);
-    /// In host memory: read before the creating call is over, then no longer needed. Since NCCL 2.13.4.
+    /// In host memory: read during the call that creates the operator. Since NCCL 2.13.4.
     pub const ncclScalarHostImmediate: ncclScalarResidence_t = ncclScalarResidence_t(1);
 }
 #[repr(transparent)]
@@ -681,13 +682,13 @@ impl ncclScalarResidence_t {
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclScalarResidence_t(pub ::core::ffi::c_uint);
-/** One thing to wait for in `ncclWaitSignal`.
+/** A signal to wait for in `ncclWaitSignal`.
 
  Since NCCL 2.29.2.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclWaitSignalDesc_t {
-    /// The number of raises of the signal. Since NCCL 2.29.2.
+    /// The number of times that the signal is raised. Since NCCL 2.29.2.
     pub opCnt: ::core::ffi::c_int,
     /// The rank that raises it. Since NCCL 2.29.2.
     pub peer: ::core::ffi::c_int,
@@ -718,9 +719,9 @@ const _: () = {
     ][::core::mem::offset_of!(ncclWaitSignalDesc_t, ctx) - 12usize];
 };
 impl ncclEncryptionMode_t {
-    /// Sockets carry the data as it is. Since NCCL 2.32.3.
+    /// No encryption. Since NCCL 2.32.3.
     pub const NCCL_ENCRYPTION_MODE_NONE: ncclEncryptionMode_t = ncclEncryptionMode_t(0);
-    /// Sockets speak TLS, keyed by `psk`. Since NCCL 2.32.3.
+    /// TLS with the key `psk`. Since NCCL 2.32.3.
     pub const NCCL_ENCRYPTION_MODE_PSK: ncclEncryptionMode_t = ncclEncryptionMode_t(1);
 }
 #[repr(transparent)]
@@ -736,7 +737,7 @@ pub struct ncclEncryptionMode_t(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclEncryptionConfig_v23200 {
-    /// Bytes in this struct: 32. Since NCCL 2.32.3.
+    /// The size of this struct in bytes: 32. Since NCCL 2.32.3.
     pub size: usize,
     /// `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.32.3.
     pub magic: ::core::ffi::c_uint,
@@ -744,7 +745,7 @@ pub struct ncclEncryptionConfig_v23200 {
     pub version: ::core::ffi::c_uint,
     /// A value of `ncclEncryptionMode_t`. Four bytes of padding follow. Since NCCL 2.32.3.
     pub mode: ::core::ffi::c_int,
-    /// The secret, ended by a zero byte, 32 bytes or more; equal in all processes. Since NCCL 2.32.3.
+    /// The key, a null-terminated string of at least 32 bytes; equal in all processes. Since NCCL 2.32.3.
     pub psk: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -790,7 +791,7 @@ pub type ncclEncryptionConfig_t = ncclEncryptionConfig_v23200;
 pub struct ncclParamHandle {
     _unused: [u8; 0],
 }
-/** One parameter of the library, as found by `ncclParamBind`; NCCL owns it, there is nothing to free.
+/** A parameter of the library, found by `ncclParamBind`; NCCL owns it, so do not free it.
 
  Since NCCL 2.30.4.*/
 pub type ncclParamHandle_t = *mut ncclParamHandle;

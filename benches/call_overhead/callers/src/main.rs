@@ -38,8 +38,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The arguments, in cells that the library might change as far as the compiler knows: so they are read, and checked,
-/// for each call.
+/// The arguments, in cells. The compiler must assume that the library changes them, so they are read, and checked, for each
+/// call.
 struct Arguments {
     send: Cell<*const f32>,
     recv: Cell<*mut f32>,

@@ -288,7 +288,7 @@ fn function_that_the_library_lacks_is_an_error_that_names_it() {
     let mut command = fixture.trace(&program);
     let (printed, _) = run(command.env("LIBNCCL_PATH", fixture.path("few.so")), 0);
     let message =
-        "5 ncclCommSplit is not in the NCCL library to which libnccl-trace passes calls on\nits own\n";
+        "5 ncclCommSplit is not in the NCCL library to which libnccl-trace forwards calls\nits own\n";
     assert_eq!(printed, message);
 }
 

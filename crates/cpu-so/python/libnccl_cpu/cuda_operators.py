@@ -1,5 +1,5 @@
-"""Computes PyTorch's CUDA operators on the CPU: an operator's tensors are copied to the host, the CPU's operator runs there, and what
-it returns and writes is copied back. Allocations, views and copies of whole tensors stay CUDA's."""
+"""Computes PyTorch's CUDA operators on the CPU: an operator's tensors are copied to the host, the CPU's operator runs there, and its
+results are copied back. Allocations, views and copies of whole tensors still run on CUDA."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ import torch
 
 from libnccl_cpu import formulas
 
-# Kernels of CUDA's that launch nothing on the device.
+# CUDA kernels that launch nothing on the device.
 _KEPT = {
     "_efficientzerotensor",
     "_local_scalar_dense",
@@ -24,15 +24,15 @@ _KEPT = {
     "resize_",
     "set_",
 }
-# They choose among CUDA's libraries if nothing is registered for CUDA.
+# These choose among CUDA's libraries if nothing is registered for CUDA.
 _CHOOSING = ["convolution", "convolution_backward"]
-# They are made of operators that CUDA alone has.
+# These are composed of operators that only CUDA has.
 _WHOLE = ["gru.data", "gru.input", "gru_cell", "lstm.data", "lstm.input", "lstm_cell"]
-# They write all of their first argument and do not read it.
+# These overwrite their whole first argument and do not read it.
 _FILLING = {"fill_", "normal_", "uniform_", "zero_"}
-# They write into the arguments of these numbers, and their schema does not say so.
+# These write into the arguments with these numbers, which their schema does not declare.
 _UNDECLARED = {"native_batch_norm": (3, 4), "batch_norm_gather_stats_with_counts": (3, 4)}
-# They take tensors of several devices, or of the host, as on a GPU.
+# These accept tensors of several devices, or of the host, as on a GPU.
 _MIXED = {"_index_put_impl_", "_pack_padded_sequence", "_unsafe_index", "index"}
 _MIXED_FAMILIES = ("_ctc_loss", "_foreach_", "_fused_")
 _REFUSED_KEYS = {
@@ -91,7 +91,7 @@ def _kernel(name, op):
 
 
 def _whole(op):
-    """Returns a kernel of an operator that is made of others, some of which only CUDA has: all of it is computed, and differentiated,
+    """Returns a kernel of an operator that is composed of others, some of which only CUDA has: all of it is computed, and differentiated,
     on the CPU."""
 
     def compute(*args):
@@ -268,7 +268,7 @@ def _tensors(value):
 
 
 def _device(name, base, args, kwargs):
-    """Returns the device of an operator, whose tensors have to be of one, but for numbers on the host."""
+    """Returns the device of an operator, whose tensors must be on one device, except numbers on the host."""
     device = None
     for tensor in itertools.chain(_tensors(args), _tensors(list(kwargs.values()))):
         if device is None and tensor.is_cuda:
@@ -309,7 +309,7 @@ _CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def _copy_bytes(to, source, non_blocking=False):
-    # The kernel is the same for all devices. That for CUDA is replaced.
+    # The kernel is the same for all devices. The registration for CUDA is replaced.
     return _aten.copy_.default.redispatch(_CPU_KEYS, to, source, non_blocking)
 
 
@@ -324,7 +324,7 @@ def _is_dense(tensor):
 
 
 def _fetch(tensor):
-    """Returns a copy on the host, after what the tensor's current stream has to do."""
+    """Returns a copy on the host, after the work on the tensor's current stream."""
     if tensor.is_conj():
         return _fetch(tensor.conj()).conj().resolve_conj()
     if tensor.is_neg():
@@ -345,7 +345,7 @@ def _fetch(tensor):
 
 
 def _put(tensor, host):
-    """Fills a tensor of a device from one on the host, after what the current stream has to do."""
+    """Fills a tensor on a device from a tensor on the host, after the work on the current stream."""
     if tensor.is_conj():
         return _put(tensor.conj(), host.conj())
     if tensor.is_neg():
@@ -367,7 +367,7 @@ def _overlaps(tensor):
 
 
 def _transfer(to, source, tensor):
-    """Copies between the host, where the elements have no gaps, and a device, where the tensor may have."""
+    """Copies between the host, where the elements have no gaps, and a device, where they may have gaps."""
     if tensor.numel() == 0:
         return
     if _have_equal_layouts(to, source):

@@ -17,7 +17,7 @@ def _others(tensor):
 
 
 def _rms_norm_backward(*args):
-    # Takes as long to import as all the rest.
+    # Importing this takes as long as all other imports together.
     from torch._decomp import global_decomposition_table
 
     operator = torch.ops.aten._fused_rms_norm_backward.default
@@ -89,7 +89,7 @@ def _in_float(operator, args, kwargs):
 
 
 def _through_float(operator):
-    """Returns an operator that has no kernel for half tensors: what it returns has the type of its first tensor."""
+    """Returns an operator that has no kernel for half tensors. Its result has the type of its first tensor."""
 
     def compute(*args, **kwargs):
         first = next(value for value in args if isinstance(value, torch.Tensor))
@@ -102,7 +102,7 @@ def _through_float(operator):
 
 
 def _has_half_statistics(batch, *parameters):
-    """Returns whether CUDA normalizes these tensors, and the CPU does not: the parameters are half as the batch is, or float."""
+    """Returns whether CUDA, but not the CPU, can normalize these tensors: the parameters are half as the batch is, or float."""
     types = {parameter.dtype for parameter in parameters if parameter is not None}
     return _is_half(batch) and len(types) <= 1 and types <= {batch.dtype, torch.float32}
 
@@ -173,7 +173,7 @@ def _trace(tensor):
     return _aten.trace(tensor) if tensor.dim() != 2 else tensor.diagonal().sum()
 
 
-# The names and overloads of operators that have no kernel of the CPU for half tensors, and on CUDA have one.
+# The names and overloads of operators that have a kernel for half tensors on CUDA, but not on the CPU.
 _THROUGH_FLOAT = """
 _upsample_bilinear2d_aa _upsample_bilinear2d_aa.out _upsample_bilinear2d_aa_backward _upsample_bilinear2d_aa_backward.grad_input
 avg_pool3d avg_pool3d.out avg_pool3d_backward avg_pool3d_backward.grad_input
@@ -187,7 +187,7 @@ rrelu_with_noise rrelu_with_noise.out rrelu_with_noise_
 
 
 def _each(make, *names):
-    """Makes the formulas of operators, of those that this PyTorch has."""
+    """Creates the formulas of the operators that this PyTorch has."""
     operators = {}
     for name in names:
         base, _, overload = name.partition(".")

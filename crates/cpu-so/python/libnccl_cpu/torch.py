@@ -7,7 +7,7 @@ import sys
 
 from libnccl_cpu import cuda, preload
 
-# Tells spawned processes the program's file: Python puts that of this module into their sys.argv.
+# Passes the program's file to spawned processes, in whose sys.argv Python puts the file of this module.
 _PROGRAM = "_LIBNCCL_CPU_PROGRAM"
 
 
@@ -35,9 +35,9 @@ def _run(namespace):
 def _prepare():
     """Reads the command line, and starts Python again if the libraries are not preloaded."""
     parser = argparse.ArgumentParser("python3 -m libnccl_cpu.torch", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--races", choices=["off", "report", "error"], help="what to do about missing synchronisation")
+    parser.add_argument("--races", choices=["off", "report", "error"], help="what to do about missing synchronization")
     parser.add_argument("--seed", type=int, metavar="N", help="draw the order of operations from this number")
-    parser.add_argument("--strict", action="store_true", help="find programs that work here for want of load only")
+    parser.add_argument("--strict", action="store_true", help="find programs that only work because nothing is under load")
     parser.add_argument("--devices", type=int, metavar="N", help="the number of devices; 8 without it")
     parser.add_argument("program", help="the program's file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -50,7 +50,7 @@ def _prepare():
     for name, value in variables.items():
         if value is not None:
             os.environ["LIBNCCL_CPU_" + name] = str(int(value) if value is True else value)
-    # What is preloaded by others, such as `nccl run --cpu`, stays.
+    # Keeps the libraries that others, such as `nccl run --cpu`, preload.
     there = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     names = [os.path.basename(path) for path in there]
     missing = [path for path in preload() if os.path.basename(path) not in names]

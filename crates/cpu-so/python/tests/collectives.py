@@ -80,7 +80,7 @@ def reduce():
 def send_and_receive():
     tensor = full(rank)
     if n == 1:
-        return 0  # PyTorch refuses a message to itself.
+        return 0  # PyTorch rejects a send to the same rank.
     if rank == 0:
         dist.send(tensor, n - 1)
     elif rank == n - 1:

@@ -482,7 +482,7 @@ def sleep_delays_its_stream_alone():
     with torch.cuda.stream(other):
         torch.ones(2, device="cuda").add_(1)
     start = time.monotonic()
-    assert not done.query(), "the sleep is over before the program asks"
+    assert not done.query(), "the sleep is over before the query"
     stream.synchronize()
     assert done.query()
     assert time.monotonic() - start < 60

@@ -1,4 +1,4 @@
-"""A rank of a job that trains in several ways, through `python3 -m libnccl_cpu.torch`: the weights are those of one process on the CPU."""
+"""A rank of a job that trains by several methods, through `python3 -m libnccl_cpu.torch`. The weights equal the weights of one process on the CPU."""
 
 import datetime
 import os

@@ -43,7 +43,8 @@ pub(super) struct Peer {
 
 pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> Result<Role> {
     let election = if id.is_of_address { Election::enter(id, check_cancelled)? } else { None };
-    // Only if its root exists. Otherwise the name may be of an earlier job, and ranks that use another directory do not know it.
+    // Only if its root exists. Otherwise the name may be from an earlier job, and ranks that use another directory do not
+    // have it.
     if let Some(chosen) = election.as_ref().and_then(Election::chosen_name)
         && let Some(role) = find_root_at(&chosen, Name::Chosen, check_cancelled)?
     {
@@ -199,7 +200,7 @@ mod tests {
         let usual = UniqueId::socket_name(&id.public);
         let _root = role("").unwrap();
         assert!(role(&usual).is_none());
-        // With a root, it is preferred.
+        // A chosen name is preferred if it has a root.
         let _other = find_root_at(&chosen, Name::Secret, &|| Ok(())).unwrap();
         assert!(role(&chosen).is_none());
         fs::remove_file(file).unwrap();
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(election.chosen_name(), None);
         let name = election.choose_name().unwrap();
         assert_eq!(election.chosen_name(), Some(name.clone()));
-        // Another user's directory takes its place, with a link to a file of this user.
+        // Another user's directory replaces it, with a link to a file of this user.
         let (moved, victim) = (parent.path().join("moved"), parent.path().join("victim"));
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(election.chosen_name(), Some(name));
         let name = election.choose_name().unwrap();
         assert_eq!(fs::read_to_string(moved.join("chosen")).unwrap(), name);
-        // A link is not followed in the right directory either.
+        // A link in the right directory is not followed either.
         fs::remove_file(moved.join("chosen")).unwrap();
         symlink(&victim, moved.join("chosen")).unwrap();
         assert_eq!(election.chosen_name(), None);

@@ -47,7 +47,7 @@ const ACCEPTED: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
-    /// The root has left without notifying the ranks that join later.
+    /// The root was cancelled or has exited, so it does not notify the ranks that join later.
     #[error(transparent)]
     RootLeft(Error),
     #[error(transparent)]
@@ -173,7 +173,7 @@ fn join_as_peer(
     };
     let pid = process.map_or_else(String::new, |process| format!(" (process {})", process.pid));
     let root_left = || {
-        let who = format!("the root of the id, the rank that came first{pid},");
+        let who = format!("the root of the id, the rank that joined first{pid},");
         JoinError::RootLeft(gone(&who, process))
     };
     if ended {
@@ -187,12 +187,12 @@ fn join_as_peer(
             let condition = process.and_then(|process| process.condition());
             let does = condition.unwrap_or("waits for the ranks that are missing and reports them");
             format!(
-                "rank {rank} of {ranks} still waits for the root of its id, the rank that came first{pid}, which {does}"
+                "rank {rank} of {ranks} still waits for the root of its id, the rank that joined first{pid}, which {does}"
             )
         })
     };
     (context.waits_for)(format!(
-        "rank {rank} of {ranks} waits for the root of its id, the rank that came first{pid}, which waits for the others"
+        "rank {rank} of {ranks} waits for the root of its id, the rank that joined first{pid}, which waits for the others"
     ));
     let receive_ready = || match receive(root, process, &check_cancelled)? {
         Some((Message::Ready, file)) => Ok(file),
@@ -215,7 +215,7 @@ fn join_as_peer(
     Ok(state)
 }
 
-/// Notifies ranks that join later, which would otherwise wait for this rank and for the root, which has left.
+/// Notifies ranks that join later, which would otherwise wait for this rank and for the former root.
 fn replace_root(
     address: &SocketAddrUnix,
     listener: OwnedFd,

@@ -269,7 +269,7 @@ fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> Strin
     }
     let process = |rank: usize| joined[rank].map_or(0, |process| process.pid);
     format!(
-        "{} of {} ranks have come; missing: {}; come: {}",
+        "{} of {} ranks have joined; missing: {}; joined: {}",
         present.len(),
         joined.len(),
         list(&absent, name),
@@ -288,8 +288,8 @@ fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(
-            "this process cannot tell whether that of rank {rank} runs, as they do not agree on its start time: they are \
-             in different time namespaces"
+            "this process cannot check whether the process of rank {rank} runs, because they disagree on its start time: \
+             they are in different time namespaces"
         ))),
         // The end of a process is detected later.
         _ => Ok(()),

@@ -26,7 +26,7 @@ pub(crate) struct UniqueId {
     scope: Scope,
     /// Set if the id is derived from an address, which other users may be able to guess.
     pub(crate) is_of_address: bool,
-    /// NCCL's `commHash`. It stays if a communicator replaces the secret.
+    /// NCCL's `commHash`. Unchanged if a communicator replaces the secret.
     pub(crate) hash: CommunicatorId,
 }
 

@@ -132,11 +132,11 @@ pub(super) fn gone(who: &str, process: Option<Process>) -> Error {
         std::thread::sleep(POLL_INTERVAL);
     };
     Error::remote(match process.map(ended) {
-        Some(true) => format!("{who} is gone: its process ended before all ranks had joined"),
+        Some(true) => format!("{who} exited before all ranks had joined: its process has ended"),
         Some(false) => {
             format!("{who} left before all ranks had joined: its process still runs, but its call has ended")
         }
-        None => format!("{who} is gone: it left, or its process ended, before all ranks had joined"),
+        None => format!("{who} exited before all ranks had joined: its call or its process has ended"),
     })
 }
 

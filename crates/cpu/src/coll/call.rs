@@ -1,8 +1,8 @@
 //! Calls as the ranks publish them, in two words, and the check that all ranks made the same calls.
 //!
-//! As in NCCL, a collective of count 0 returns immediately, without waiting for other ranks. If only some ranks make it, later calls no
-//! longer correspond, although they may look the same. Each rank therefore counts its calls of count 0 and publishes the number with its
-//! next call.
+//! As in NCCL, a collective of count 0 returns immediately, without waiting for other ranks. If only some ranks make it,
+//! later calls no longer match, although they may look equal. Each rank therefore counts its calls of count 0 and publishes
+//! the number with its next call.
 //!
 //! In a short collective with a root, a rank waits for at most one other rank and may compare its call with none. It publishes a digest of
 //! these calls with its next calls. The digest is compared at the latest [when the rank leaves](leaving).
@@ -163,8 +163,8 @@ impl CallHeader {
         }
     }
 
-    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. Addresses
-    /// are those of this rank; the other buffer of a put or a message is logged as 0.
+    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root.
+    /// Addresses are this rank's; the other buffer of a put, a send or a receive is logged as 0.
     pub(crate) fn log_line(
         self,
         [send, recv]: [BufferRange; 2],
@@ -334,7 +334,7 @@ fn find_unawaited(
 ///
 /// Returns the mistake and its kind, or `None`.
 pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, String)> {
-    // If two ranks leave concurrently, at least one of them sees that the other has left.
+    // If two ranks leave concurrently, at least one of them observes the other's departure.
     fence(SeqCst);
     let own = state.begun_steps(rank);
     for other in (0..state.ranks()).filter(|other| *other != rank) {
@@ -342,7 +342,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
         let missing = |lacks: usize, made: usize| {
             let (call, _) = state.last_call(made);
             format!(
-                "rank {lacks} has left without a call of rank {made}, which called {} last",
+                "rank {lacks} left without a call of rank {made}, which called {} last",
                 CallHeader::decode(call)
             )
         };
@@ -366,7 +366,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
     None
 }
 
-/// Describes the collectives of count 0 that one of two ranks made and the other did not.
+/// Describes the collectives of count 0 that only one of two ranks made.
 fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) -> Option<String> {
     let number = |rank| (state.call_args(rank, step)[0] >> EMPTY_CALLS.trailing_zeros()) as u8;
     let surplus = number(one).wrapping_sub(number(two)) as i8;

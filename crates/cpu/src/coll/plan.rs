@@ -126,7 +126,7 @@ impl Call {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
             debug::warn_on_stderr(&format!(
-                "{}: sendbuff is recvbuff, and the result is undefined in NCCL (here it is that of two buffers; \
+                "{}: sendbuff is recvbuff, and the result is undefined in NCCL (here it is the same as for two buffers; \
                  LIBNCCL_CPU_STRICT=1 makes it an error)",
                 self.function.symbol()
             ));

@@ -1,4 +1,4 @@
-//! The report of a long wait: which rank waits for which, in which call, and what the awaited ranks do instead.
+//! The report of a long wait: which rank waits for which, in which call, and the current calls of the awaited ranks.
 //!
 //! The call of a waiting rank is available only inside its operation, which is polled. A thread that has waited for long therefore sets a
 //! flag, and each of its pending operations adds its description at the next poll.
@@ -203,8 +203,8 @@ fn explain(header: CallHeader, state: &SharedState) -> String {
         return " (LIBNCCL_CPU_STRICT is 1: every send waits for its receiver)".into();
     }
     format!(
-        " (NCCL would queue the send on its stream; here it returns at once only if the message has at most \
-         {MESSAGE_MAX} bytes and fits with all that the peer has not received into {} bytes)",
+        " (NCCL would queue the send on its stream; here it returns immediately only if it has at most \
+         {MESSAGE_MAX} bytes and fits, with all that the peer has not received, into {} bytes)",
         state.mailbox_size()
     )
 }

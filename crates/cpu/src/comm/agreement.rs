@@ -145,7 +145,7 @@ pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// What the ranks exchange first: their devices, which are 0 on host memory, and digests of their arguments.
+/// The data that the ranks exchange first: their devices, which are 0 on host memory, and digests of their arguments.
 #[derive(Clone, Copy, Default)]
 struct Summary {
     /// The device number in the rank's process.

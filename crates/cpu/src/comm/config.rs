@@ -46,7 +46,7 @@ impl Default for Config {
     }
 }
 
-/// The first version whose config has the communicator name. Earlier versions had another field in its place.
+/// The first version whose config has the communicator name. Earlier versions had another field at this offset.
 const NAMES_SINCE: u32 = 22700;
 /// The first version whose config has the network name.
 const NETWORKS_SINCE: u32 = 21700;
@@ -164,7 +164,7 @@ pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
     Config::new(&complete, name, network).map(Some)
 }
 
-/// Returns a caller's struct of any version. Fields that it lacks stay as in `unset`. Additional fields are ignored.
+/// Returns a caller's struct of any version. Fields that it lacks are copied from `unset`. Additional fields are ignored.
 ///
 /// # Safety
 /// `given` must point to `size` bytes. `T` must be a struct of C with numbers and pointers.

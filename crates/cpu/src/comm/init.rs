@@ -25,7 +25,7 @@ pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + S
 pub(crate) struct Init {
     pub(crate) communicator: Arc<Communicator>,
     pub(crate) parent: Option<Arc<Communicator>>,
-    /// The C function, and those of its arguments that must be the same on all ranks.
+    /// The C function, and the arguments that must be the same on all ranks.
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<(&'static str, String)>,
     pub(crate) join: Join,

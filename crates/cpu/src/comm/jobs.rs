@@ -35,7 +35,7 @@ pub(crate) struct Jobs {
 #[derive(Default)]
 struct Outcome {
     error: Option<Error>,
-    /// How often the outcome of the jobs in progress was discarded.
+    /// The number of times that the outcome of the jobs in progress was discarded.
     discarded: u64,
 }
 

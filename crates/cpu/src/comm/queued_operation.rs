@@ -96,7 +96,7 @@ pub(super) struct QueuedOperation {
 }
 
 trait Start: Send + Sync {
-    /// If `sends_wrong` is set, the data that it sends has one wrong element.
+    /// If `sends_wrong` is set, one element of the data that it sends is corrupted.
     fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a>;
 }
 

@@ -68,7 +68,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
 }
 
-/// Ranks that are slow or send wrong elements, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
+/// Ranks that are slow or send a corrupted element, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
 const PLANT_VARIABLE: &str = "LIBNCCL_CPU_PLANT";
 
 const EXPECTED_FAULTS: &str = "slow:RANK:MICROSECONDS and wrong:RANK, separated by commas";
@@ -77,7 +77,7 @@ const EXPECTED_FAULTS: &str = "slow:RANK:MICROSECONDS and wrong:RANK, separated 
 pub(crate) struct Fault {
     /// The time that the rank sleeps before each operation or group.
     pub(crate) delay: Duration,
-    /// Set if the rank sends data with a wrong element.
+    /// Set if the rank sends data with a corrupted element.
     pub(crate) sends_wrong: bool,
 }
 
@@ -104,9 +104,9 @@ impl Fault {
     fn describe(self) -> String {
         let delay = format!("sleeps {} us before each operation", self.delay.as_micros());
         match (self.delay.is_zero(), self.sends_wrong) {
-            (false, true) => format!("{delay} and sends a wrong element"),
+            (false, true) => format!("{delay} and sends a corrupted element"),
             (false, false) => delay,
-            (true, _) => "sends a wrong element".into(),
+            (true, _) => "sends a corrupted element".into(),
         }
     }
 }

@@ -136,8 +136,8 @@ fn join_members(
 ) -> Result<RankInfo> {
     let RankInfo { state, rank, .. } = parent.rank_info()?;
     let new_rank = members.iter().position(|member| member == rank);
-    let new_rank =
-        new_rank.ok_or_else(|| Error::internal("a rank is not a member of its own communicator"))?;
+    let new_rank = new_rank
+        .ok_or_else(|| Error::internal("a rank is not a member of the communicator that it split"))?;
     let old = (parent, ParentComm { state, members, must_be_healthy });
     join(communicator, Some(old), id, members.len(), new_rank)
 }
@@ -368,8 +368,8 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     })
 }
 
-/// The operation of `ncclCommSuspend`, which releases this rank's memory when no rank uses it any more, and of `ncclCommResume`. Memory is
-/// allocated again when it is used.
+/// The operation of `ncclCommSuspend`, which frees this rank's memory when no rank uses it any more, and of
+/// `ncclCommResume`. Memory is allocated again when it is used.
 struct Suspend {
     call: ControlCall,
     suspended: Arc<AtomicBool>,

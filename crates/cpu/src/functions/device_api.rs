@@ -1,5 +1,5 @@
-//! The host functions of the device API. No kernels run here, so there are no device communicators, and the functions that only prepare
-//! kernels return an error. Properties, teams of ranks and addresses are those of NCCL.
+//! The host functions of the device API. No kernels run here, so there are no device communicators, and the functions that
+//! only prepare kernels return an error. Properties, teams of ranks and addresses are the same as in NCCL.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};

@@ -218,7 +218,7 @@ fn check_unused(id: &UniqueId) -> Result {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "the unique id {} has made a communicator in this process already; each takes an id of its own from ncclGetUniqueId",
+        "this process has already created a communicator with the unique id {}; each needs a new id from ncclGetUniqueId",
         id.hash
     )))
 }

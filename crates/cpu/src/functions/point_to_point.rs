@@ -385,7 +385,7 @@ const MAX_NAMED: usize = 8;
 
 /// Reports unreceived sends that are visible to `rank`, which has just departed.
 pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
-    // If two ranks leave concurrently, at least one of them sees that the other has left.
+    // If two ranks leave concurrently, at least one of them observes the other's departure.
     fence(SeqCst);
     for peer in 0..state.ranks() {
         report_mailbox(state, peer, rank, rank);
@@ -401,8 +401,8 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
     let sends = unread(&mailbox, receiver);
     let messages = match sends.len() {
         0 => return,
-        1 => format!("a message of rank {sender} was"),
-        many => format!("{many} messages of rank {sender} were"),
+        1 => format!("a send of rank {sender} was"),
+        many => format!("{many} sends of rank {sender} were"),
     };
     let mut kinds: Vec<(CallHeader, usize)> = vec![];
     for send in sends {

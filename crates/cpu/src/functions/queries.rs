@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *con
         ncclResult_t::ncclInternalError => c"internal error, a bug in the library",
         ncclResult_t::ncclInvalidArgument => c"invalid argument",
         ncclResult_t::ncclInvalidUsage => c"invalid usage",
-        ncclResult_t::ncclRemoteError => c"another rank failed or is gone",
+        ncclResult_t::ncclRemoteError => c"another rank failed or exited",
         ncclResult_t::ncclInProgress => c"operation in progress",
         ncclResult_t::ncclTimeout => c"timeout",
         _ => c"unknown result code",

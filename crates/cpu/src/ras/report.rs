@@ -60,7 +60,7 @@ pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, State)>;
 pub(super) fn communicators() -> Vec<Communicator> {
     let mut processes = BTreeMap::new();
     let states = SharedState::registered();
-    // The hash is set when all ranks have joined. If all have left, the communicator is about to be freed.
+    // The hash is set when all ranks have joined. If all have departed, the communicator is about to be freed.
     let living = states.iter().filter(|state| state.hash() != 0);
     let living = living.filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
     let mut communicators: Vec<_> = living.map(|state| Communicator::new(state, &mut processes)).collect();
@@ -269,7 +269,8 @@ pub(super) struct Event {
     devices: Vec<i64>,
 }
 
-/// Returns the events that lead from the processes `before` to the current ones. A process that has left is not an event.
+/// Returns the events that lead from the processes `before` to the current ones. A process that has destroyed its
+/// communicators is not an event.
 pub(super) fn events(before: &Processes, now: &Processes) -> Vec<Event> {
     let mut events = Vec::new();
     for (process, (devices, state)) in now {

@@ -159,7 +159,7 @@ fn serve(listener: &TcpListener, end: &OwnedFd) -> io::Result<()> {
             known = None;
         }
         clients.retain_mut(Client::send);
-        // After a last round, which answers what has arrived and reports the last events.
+        // After a last round, which serves the requests that have arrived and reports the last events.
         if ends {
             return Ok(());
         }
@@ -274,7 +274,7 @@ impl Client {
         Some(response)
     }
 
-    /// Queues the events of the client's groups. Returns `false` if the client has left too many unread.
+    /// Queues the events of the client's groups. Returns `false` if too many events are unread.
     fn notify(&mut self, events: &[Event]) -> bool {
         for event in events {
             if self.groups.iter().any(|group| group == event.group || group == "ALL") {

@@ -457,7 +457,7 @@ mod tests {
             assert_eq!([nearest([value; LANES])[0], nearest([-value; LANES])[0]], expected, "{value:e}");
         };
         for half in 0..0x7c00 {
-            // Infinity takes the place of the value after the largest half.
+            // Infinity counts as the value after the largest half.
             let (value, next) = (widen(half), if half == 0x7bff { 65536.0 } else { widen(half + 1) });
             let middle = f32::midpoint(value, next);
             check(value, half);

@@ -33,10 +33,10 @@ pub(crate) struct WindowId {
     pub(crate) serial: u64,
 }
 
-/// How often a rank checks that a rank accessing its memory is still running.
+/// The time between two checks that a rank accessing this rank's memory is still running.
 const LIVENESS_INTERVAL: Duration = if LOOM { Duration::MAX } else { Duration::from_millis(10) };
 
-/// How long to wait before taking memory back from a process that does not seem to be stopped. A process in a frozen cgroup
+/// The time before memory is taken back from a process that does not seem to be stopped. A process in a frozen cgroup
 /// appears to be sleeping.
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,8 @@
 //! The context of a call: the calling rank, the shared state, and the rank's access to other ranks' buffers.
 //!
-//! A rank uses buffers of its own process directly, and maps `ncclMemAlloc` memory of other processes. All ranks must agree on whose memory
-//! can be used directly. Each rank reads the buffers that all ranks have published. Before an allocation is first used, the ranks exchange
-//! whether they could map it.
+//! A rank uses buffers of this process directly, and maps `ncclMemAlloc` memory of other processes. All ranks must agree on
+//! whose memory can be used directly. Each rank reads the buffers that all ranks have published. Before an allocation is
+//! first used, the ranks exchange whether they could map it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Memory shared by ranks, and access to other ranks' memory.
 //!
-//! Input: the ranks' processes. Output: words for synchronization, bytes for staging, the abort flag, and access to other ranks'
-//! buffers. `coll` defines what is published in the words, and when.
+//! Input: the ranks' processes. Output: words for synchronization, bytes for staging, the abort flag, and access to other
+//! ranks' buffers. `coll` defines the content of the words, and when it is published.
 
 pub(crate) mod access;
 pub(crate) mod buffer;

@@ -185,8 +185,8 @@ extern "C" fn count_fork() {
 /// Returns the error for using an inherited `what` in a forked child.
 pub(crate) fn inherited(what: &str) -> Error {
     Error::usage(format!(
-        "{what} was made before process {} forked this process, {}, which has no rank in it: a forked child can make \
-         communicators of its own",
+        "{what} was created before process {} forked this process, {}, which has no rank in it: a forked child can create \
+         its own communicators",
         PARENT.load(Relaxed),
         PROCESS.load(Relaxed)
     ))

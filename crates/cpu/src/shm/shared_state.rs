@@ -325,7 +325,8 @@ impl SharedState {
         self.control(rank)[DEVICE].load(Relaxed).checked_sub(1)
     }
 
-    /// Returns how many collectives of each function `rank` has begun, indexed by function number, excluding those of count 0.
+    /// Returns the number of collectives of each function that `rank` has begun, indexed by function number, without calls
+    /// of count 0.
     pub(crate) fn launched(&self, rank: usize) -> [u64; COUNTED] {
         let control = self.control(rank);
         std::array::from_fn(|function| control[LAUNCHED + function].load(Relaxed))

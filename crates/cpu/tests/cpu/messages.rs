@@ -266,7 +266,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
     }
 }
 
-const UNRECEIVED: &str = "3 messages of rank 0 were never received by rank 1: 2 x ncclSend(count 1000, ncclFloat32, \
+const UNRECEIVED: &str = "3 sends of rank 0 were never received by rank 1: 2 x ncclSend(count 1000, ncclFloat32, \
                           peer 1), 1 x ncclSend(count 7, ncclFloat32, peer 1) [unreceived-message]\n";
 
 /// The program `unmatched`: it ended without a word. The receiver sees what is left for it; the sender only what can no
@@ -410,7 +410,7 @@ fn assert_waits_from(task: &str, reports: &[&str]) {
         assert_prints(&printed, &report.replace("COUNT", &longer.to_string()));
     }
     assert!(printed.contains(
-        "(NCCL would queue the send on its stream; here it returns at once only if the message has at most 65536 bytes"
+        "(NCCL would queue the send on its stream; here it returns immediately only if it has at most 65536 bytes"
     ));
 }
 

@@ -116,7 +116,7 @@ fn endless(_: &RankProcess) {
 #[test]
 fn wrong_rank_sends_one_wrong_element_in_every_operation() {
     let printed = run("wrong", &format!("wrong:{FAULTY},slow:{FAULTY}:1"));
-    let report = "libnccl-cpu: LIBNCCL_CPU_PLANT: rank 2 sleeps 1 us before each operation and sends a wrong element\n";
+    let report = "libnccl-cpu: LIBNCCL_CPU_PLANT: rank 2 sleeps 1 us before each operation and sends a corrupted element\n";
     assert_eq!(printed.matches(report).count(), 1, "{printed}");
 }
 

@@ -269,7 +269,7 @@ fn peer_names_the_root_that_does_not_answer() {
     let printed = finish(start_rank("come", &id, 2, 1));
     kill(&mut root);
     let report = format!(
-        "{}, rank 1 of 2 still waits for the root of its id, the rank that came first (process {}), which is stopped by \
+        "{}, rank 1 of 2 still waits for the root of its id, the rank that joined first (process {}), which is stopped by \
          a signal or a debugger",
         name(&id),
         root.id()
@@ -287,14 +287,14 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
     assert_parts(
         &printed,
         &[
-            "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
+            "rank 1 of 3 still waits for the root of its id, the rank that joined first (process ",
             "), which waits for the ranks that are missing and reports them [late-rank]\n",
             "error: ",
-            "2 of 3 ranks have come; missing: rank 2; come: ranks ",
+            "2 of 3 ranks have joined; missing: rank 2; joined: ranks ",
             ") (LIBNCCL_CPU_TIMEOUT)",
         ],
     );
-    assert!(finish(root).contains(&format!("{}, 2 of 3 ranks have come; missing: rank 2", name(&id))));
+    assert!(finish(root).contains(&format!("{}, 2 of 3 ranks have joined; missing: rank 2", name(&id))));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn communicators_made_in_opposite_orders_name_the_processes_that_wait_for_each_o
     for (rank, printed) in ranks.map(finish).into_iter().enumerate() {
         let [name, other, process] = [name(&ids[rank]), (1 - rank).to_string(), processes[rank].to_string()];
         let text = format!(
-            "{name}, 1 of 2 ranks have come; missing: rank {other}; come: rank {rank} (process {process})"
+            "{name}, 1 of 2 ranks have joined; missing: rank {other}; joined: rank {rank} (process {process})"
         );
         assert!(printed.contains(&text), "{text}\n{printed}");
     }

@@ -181,7 +181,7 @@ fn check(name: &str, cause: &str, variables: &[(&str, &str)]) {
     let printed: String = children.into_iter().map(finish).collect();
     assert!(printed.contains(cause), "{name}: no {cause:?} in:\n{printed}");
     assert!(
-        !printed.contains("have come; missing"),
+        !printed.contains("have joined; missing"),
         "{name}: a rank waited for one that never joins:\n{printed}"
     );
 }

@@ -40,10 +40,10 @@ fn rank_that_has_left_is_not_called_dead() {
         child.kill().unwrap();
         child.wait().unwrap();
     });
-    assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
+    assert_eq!(text(Some(process)), "rank 3 exited before all ranks had joined: its process has ended");
     killed.join().unwrap();
-    assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
-    assert_eq!(text(None), "rank 3 is gone: it left, or its process ended, before all ranks had joined");
+    assert_eq!(text(Some(process)), "rank 3 exited before all ranks had joined: its process has ended");
+    assert_eq!(text(None), "rank 3 exited before all ranks had joined: its call or its process has ended");
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {

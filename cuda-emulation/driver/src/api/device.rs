@@ -18,7 +18,7 @@ use crate::handle::PoolId;
 const CAPABILITY: [c_int; 2] = [9, 0];
 
 /// All devices have the same name, because XLA rejects devices with different ones.
-const NAME: &str = "libnccl CPU stand-in";
+const NAME: &str = "libnccl CUDA emulation";
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)

@@ -104,7 +104,7 @@ unsafe extern "C" fn enqueue(
         let stream = state.stream(stream.addr())?;
         let mut used = Vec::new();
         for index in 0..count {
-            // SAFETY: the caller promises that `count` of them can be read.
+            // SAFETY: the caller promises that `count` accesses can be read.
             let access = unsafe { accesses.add(index).read() };
             let part = state.allocations.part(access.address, access.length)?;
             let part = part.or_else(|| state.allocations.part_of_alias(access.address, access.length));

@@ -1,4 +1,4 @@
-//! NVIDIA's own runtime library, alone or linked in to another file, which needs more of a driver than is documented, and so does not
+//! NVIDIA's runtime library, alone or linked into another file. It needs undocumented functions of a driver, so it does not
 //! run on this one.
 
 use std::fmt::Write;
@@ -12,12 +12,12 @@ use crate::error::print;
 
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Whether NVIDIA's runtime library was reported.
+/// Returns whether NVIDIA's runtime library was reported.
 pub(super) fn is_known() -> bool {
     IS_KNOWN.load(Relaxed)
 }
 
-/// Reports once that the caller is, or contains, NVIDIA's runtime library, and what runs instead.
+/// Reports once that the caller is, or contains, NVIDIA's runtime library, and which library to use instead.
 pub(super) fn report() {
     if IS_KNOWN.swap(true, Relaxed) {
         return;
@@ -33,7 +33,7 @@ fn text(caller: &Path, own: &Path) -> String {
     let caller = caller.display();
     if name.starts_with("libcudart.so") {
         format!(
-            "libnccl: {caller} is NVIDIA's, and does not run on the CPU stand-in for CUDA: start the program with `nccl run --cpu`, or \
+            "libnccl: {caller} is NVIDIA's, and does not run on the CUDA emulation: start the program with `nccl run --cpu`, or \
              with{}\n",
             preload(own)
         )
@@ -50,8 +50,8 @@ fn text(caller: &Path, own: &Path) -> String {
         )
     } else {
         format!(
-            "libnccl: {caller} asks for per-thread default streams, which the CPU stand-in for CUDA does not have; so does NVIDIA's \
-             runtime library, if it is linked in to that file, as by nvcc's default: nvcc -cudart shared links one that runs here\n"
+            "libnccl: {caller} uses per-thread default streams, which the CUDA emulation does not support. NVIDIA's runtime \
+             library uses them too, and nvcc links it into a file by default: link with nvcc -cudart shared instead\n"
         )
     }
 }
@@ -102,7 +102,7 @@ mod tests {
             ("/a/nvidia/nccl/lib/libnccl.so.2", "Load libnccl.so.2 by that name alone"),
             ("/a/libnccl_2.28.9.so", cpu.to_str().expect("UTF-8")),
             ("/a/libcudnn.so.9", "is NVIDIA's, has NVIDIA's runtime library linked in"),
-            ("/a/program", "linked in to that file, as by nvcc's default"),
+            ("/a/program", "nvcc links it into a file by default"),
             ("/a/libcudnn_own.so", "nvcc -cudart shared"),
         ] {
             let text = text(Path::new(caller), &own);

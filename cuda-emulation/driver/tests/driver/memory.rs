@@ -88,7 +88,7 @@ fn all_devices_have_the_name_of_the_stand_in() {
     let context = CudaContext::new(3).expect("device 3");
     for device in 0..8 {
         let name = CudaContext::new(device).and_then(|context| context.name());
-        assert_eq!(name.as_deref(), Ok("libnccl CPU stand-in"), "device {device}");
+        assert_eq!(name.as_deref(), Ok("libnccl CUDA emulation"), "device {device}");
     }
     assert!(CudaContext::new(8).is_err());
     let (free, total) = context.mem_get_info().expect("memory");

@@ -79,9 +79,9 @@ static void random_numbers(cudaStream_t stream) {
 
 int main(void) {
     static const char *const expected =
-        "libnccl: the CPU stand-in for CUDA does not support cublasSscal_v2\n"
-        "libnccl: the CPU stand-in for CUDA does not support cublasGemmEx_64\n"
-        "libnccl: the CPU stand-in for CUDA does not support curandGenerateUniform\n";
+        "libnccl: the CUDA emulation does not support cublasSscal_v2\n"
+        "libnccl: the CUDA emulation does not support cublasGemmEx_64\n"
+        "libnccl: the CUDA emulation does not support curandGenerateUniform\n";
     char said[1024] = "";
     cudaStream_t stream;
     CUDA(cudaStreamCreate(&stream));
