@@ -107,6 +107,16 @@ pub(crate) fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<C
     }
 }
 
+/// Waits until a condition holds.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Returns the number of open file descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -126,12 +136,8 @@ pub(crate) fn hex(bytes: &[c_char]) -> String {
 /// name.
 pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     let name = rendezvous_name(id);
-    let start = Instant::now();
     let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
-    while sockets() < 1 + peers {
-        assert!(start.elapsed() < LIMIT, "{} of {peers} peers have connected", sockets().saturating_sub(1));
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the root and its peers", || sockets() > peers);
     // Time for the root to accept them and for them to send their hello.
     thread::sleep(Duration::from_millis(100));
 }
