@@ -13,9 +13,7 @@ macro_rules! nccl {
 #[macro_use]
 pub(crate) mod processes;
 
-pub(crate) mod call;
 pub(crate) mod memory;
-pub(crate) mod reference;
 pub(crate) mod watchdog;
 
 use std::ffi::{CStr, c_char};
@@ -27,7 +25,6 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
-use reference::Number;
 
 pub(crate) const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 pub(crate) const ARGUMENT: ncclResult_t = ncclResult_t::ncclInvalidArgument;
@@ -156,8 +153,25 @@ pub(crate) fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
     }
 }
 
+/// An element type of the tests' sums.
+pub(crate) trait Element {
+    const RAW: ncclDataType_t;
+}
+
+impl Element for i32 {
+    const RAW: ncclDataType_t = I32;
+}
+
+impl Element for f32 {
+    const RAW: ncclDataType_t = F32;
+}
+
+impl Element for f64 {
+    const RAW: ncclDataType_t = ncclDataType_t::ncclFloat64;
+}
+
 /// Sums the ranks' buffers, in place.
-pub(crate) fn all_reduce<T: Number>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
+pub(crate) fn all_reduce<T: Element>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
     let place = buffer.as_mut_ptr().cast();
     nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
 }

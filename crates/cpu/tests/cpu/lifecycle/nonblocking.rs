@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t, ncclUniqueId};
 
-use super::calls::{count, init_nonblocking_pair, rank, sum};
+use super::calls::{count, init_nonblocking_pair, sum};
 use crate::common::memory::Memory;
 use crate::common::watchdog::Watchdog;
 use crate::common::{
     ARGUMENT, Address, Comm, I32, LIMIT, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone,
-    assert_last_error, async_error, init_nonblocking, last_error, nonblocking, on_threads, unique_id,
-    wait_async,
+    assert_last_error, async_error, init_nonblocking, last_error, nonblocking, unique_id, wait_async,
 };
 
 /// A rank first gets the result of its own call, even if a peer has aborted since.
@@ -148,9 +147,6 @@ fn failed_nonblocking_init_leaves_comm_to_query() {
 /// More than any buffer between two ranks holds.
 const MANY: usize = 1 << 20;
 
-/// Time in which a call that does not wait for another rank would have ended.
-const MOMENT: Duration = Duration::from_millis(50);
-
 /// Numbers that calls in progress use, so that they are accessed by their address alone.
 struct Numbers(Vec<i32>);
 
@@ -187,84 +183,6 @@ fn wait_for_end_of_threads() {
         assert!(start.elapsed() < LIMIT, "a thread is left");
         thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// The program `nb_host`: a rank goes on while its first call waits for the other rank.
-#[test]
-fn operations_called_while_one_is_in_progress_run_in_order() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init_nonblocking_pair();
-    let mut numbers = [Numbers::new(MANY, 1), Numbers::new(MANY, 10)];
-    let places = numbers.each_mut().map(|numbers| numbers.at(0));
-    for round in 0..4 {
-        assert_eq!(start_sum(comms[0], places[0], MANY), PROGRESS, "{round}: {}", last_error());
-    }
-    thread::sleep(MOMENT);
-    assert_eq!(async_error(comms[0].0), PROGRESS, "none has its result yet");
-    assert_eq!((count(comms[0].0), rank(comms[0].0)), (2, 0), "nor does that keep from asking");
-    for _ in 0..4 {
-        assert_eq!(start_sum(comms[1], places[1], MANY), PROGRESS);
-    }
-    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
-    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 11 * 8)));
-    comms.into_iter().for_each(Comm::destroy);
-    wait_for_end_of_threads();
-}
-
-#[test]
-fn group_called_while_one_is_in_progress_runs_after_it() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init_nonblocking_pair();
-    let mut numbers = [Numbers::new(3 * MANY, 1), Numbers::new(3 * MANY, 10)];
-    let places = numbers.each_mut().map(|numbers| [0, MANY, 2 * MANY].map(|start| numbers.at(start)));
-    for me in 0..2 {
-        let (comm, [sum, sent, received], peer) = (comms[me], places[me], 1 - me as i32);
-        assert_eq!(start_sum(comm, sum, MANY), PROGRESS);
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        assert_eq!(start_send(comm, sum, MANY, peer), OK, "{}", last_error());
-        assert_eq!(start_recv(comm, received, MANY, peer), OK);
-        assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
-        assert_eq!(start_sum(comm, sent, MANY), PROGRESS);
-    }
-    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
-    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 11)));
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-/// The programs `two_comms` and `directions`, twice: the ranks call two communicators in opposite orders.
-#[test]
-fn operations_on_two_comms_in_opposite_orders_complete() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let (first, second) = (init_nonblocking_pair(), init_nonblocking_pair());
-    on_threads(2, |me| {
-        let (first, second, peer) = (first[me], second[me], 1 - me as i32);
-        let mut numbers = Numbers::new(4 * MANY, me as i32 + 1);
-        let [forth, back, sum, sum_again] = [0, 1, 2, 3].map(|block| numbers.at(block * MANY));
-        for _ in 0..2 {
-            let codes = if me == 0 {
-                [start_send(first, forth, MANY, peer), start_sum(second, sum, MANY)]
-            } else {
-                [start_sum(second, sum, MANY), start_recv(first, forth, MANY, peer)]
-            };
-            assert_eq!(codes, [PROGRESS; 2], "{}", last_error());
-        }
-        for _ in 0..2 {
-            let codes = if me == 0 {
-                [start_send(first, sum_again, MANY, peer), start_recv(second, back, MANY, peer)]
-            } else {
-                [start_send(second, sum_again, MANY, peer), start_recv(first, back, MANY, peer)]
-            };
-            assert_eq!(codes, [PROGRESS; 2], "{}", last_error());
-        }
-        [first, second].iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
-        let Numbers(numbers) = numbers;
-        let own = me as i32 + 1;
-        for (block, expected) in [1, 3 - own, 6, own].into_iter().enumerate() {
-            let block = &numbers[block * MANY..][..MANY];
-            assert!(block.iter().all(|number| *number == expected), "rank {me}: {expected}: {}", block[0]);
-        }
-    });
-    first.into_iter().chain(second).for_each(Comm::destroy);
 }
 
 /// The calls after a group do not wait for its operations on another communicator.
@@ -350,29 +268,6 @@ fn abort_ends_all_queued_operations() {
     // Nothing uses them any more.
     assert!(numbers.0.iter().all(|number| *number == 1));
     assert_eq!(wait_async(comms[1].0), REMOTE);
-    comms[1].destroy();
-    wait_for_end_of_threads();
-}
-
-#[test]
-fn destroy_waits_for_queued_operations() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init_nonblocking_pair();
-    let mut numbers = [Numbers::new(1, 1), Numbers::new(1, 10)];
-    let [one, ten] = numbers.each_mut().map(|numbers| numbers.at(0));
-    for _ in 0..3 {
-        assert_eq!(start_sum(comms[0], one, 1), PROGRESS, "{}", last_error());
-    }
-    let destroyed = { comms[0] };
-    let ending = thread::spawn(move || { destroyed }.destroy());
-    thread::sleep(MOMENT);
-    assert!(!ending.is_finished(), "rank 1 has called nothing yet");
-    for _ in 0..3 {
-        assert_eq!(start_sum(comms[1], ten, 1), PROGRESS, "{}", last_error());
-    }
-    assert_eq!(wait_async(comms[1].0), OK, "{}", last_error());
-    ending.join().unwrap();
-    assert_eq!(numbers.map(|Numbers(all)| all), [[44], [44]]);
     comms[1].destroy();
     wait_for_end_of_threads();
 }

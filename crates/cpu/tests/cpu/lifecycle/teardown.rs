@@ -7,13 +7,14 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
 use super::calls::{init_nonblocking_pair, split, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone, assert_last_error,
-    async_error, init, init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, all_reduce, alone,
+    assert_last_error, async_error, init, init_nonblocking, init_rank, nonblocking, on_threads, unique_id,
+    wait_async, wait_for_peers,
 };
 
 /// This thread keeps the communicator that it used last, and the process may even exit before it drops it.
@@ -309,4 +310,59 @@ fn thread_that_ends_in_an_open_group_with_calls_fails_its_communicator() {
     assert_eq!(nccl!(ncclGroupStart()), OK);
     comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommDestroy(comm.0)), OK));
     assert_eq!(nccl!(ncclGroupEnd()), OK);
+}
+
+/// The root may be ahead of the others, and destroy its communicator before they begin.
+#[test]
+fn small_broadcast_root_returns_before_others_begin() {
+    let _alone = alone();
+    for calls in [1, 7] {
+        let (has_left, left) = std::sync::mpsc::channel();
+        let left = std::sync::Mutex::new(left);
+        let comms: Vec<Comm> = init(Mode::Threads, 2);
+        on_threads(2, |rank| {
+            if rank == 1 {
+                left.lock().unwrap().recv().unwrap();
+            }
+            for call in 0..calls {
+                let mut buffer = [(call * (1 - rank)) as f32; 4];
+                let place = buffer.as_mut_ptr().cast();
+                assert_eq!(nccl!(ncclBroadcast(place, place, 4, F32, 0, comms[rank].0, ptr::null_mut())), OK);
+                assert_eq!(buffer, [call as f32; 4]);
+            }
+            assert_eq!(nccl!(ncclCommDestroy(comms[rank].0)), OK);
+            if rank == 0 {
+                has_left.send(()).unwrap();
+            }
+        });
+    }
+}
+
+/// The rank that is aborted may have published its buffers, and then not do its part of the sum.
+#[test]
+fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
+    let _alone = alone();
+    for round in 0..100 {
+        let comms: Vec<Comm> = init(Mode::Threads, 3);
+        let aborted = &comms[0];
+        std::thread::scope(|scope| {
+            for Comm(comm) in &comms {
+                let comm = comm.expose_provenance();
+                scope.spawn(move || {
+                    let comm: ncclComm_t = ptr::with_exposed_provenance_mut(comm);
+                    let mut buffer = vec![1f32; 70_000];
+                    while all_reduce(&mut buffer, comm) == OK {
+                        let wrong = buffer.iter().position(|sum| *sum != 3.0);
+                        assert_eq!(wrong, None, "round {round}");
+                        buffer.fill(1.0);
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_micros(round * 20));
+            assert_eq!(nccl!(ncclCommAbort(aborted.0)), OK);
+        });
+        for Comm(comm) in comms.into_iter().skip(1) {
+            nccl!(ncclCommAbort(comm));
+        }
+    }
 }
