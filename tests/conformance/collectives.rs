@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         1..=3 => operations_run_in_stream_order, group_of_different_operations, pre_mul_sum_of_device_memory,
             collectives_with_options;
         1..=2 => empty_collectives_use_no_buffer, simulated_group_starts_nothing;
-        2..=2 => every_pair_of_small_floats;
+        2..=2 => every_pair_of_small_floats, captured_graph_runs_at_each_launch;
     }
 }
 
@@ -124,7 +124,8 @@ fn compare(rank: &Rank, operation: Operation) {
             }
         }
     }
-    assert!(problems.is_empty(), "rank {}: {} of {number}: {}", rank.number, problems.len(), problems[0]);
+    let first = problems.iter().take(10).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(problems.is_empty(), "rank {}: {} of {number}:\n{first}", rank.number, problems.len());
     rank.destroy(comm);
 }
 
@@ -421,6 +422,27 @@ fn operations_run_in_stream_order(rank: &Rank) {
     (0..15).for_each(|_| rank.start_sum(comm, &buffer));
     assert_eq!(buffer.read::<i32>(), [(rank.size as i32).pow(15); 1000]);
     rank.destroy(comm);
+}
+
+/// NCCL ends no communicator while there is a graph with its work.
+fn captured_graph_runs_at_each_launch(rank: &Rank) {
+    for (turn, is_aborted) in [false, true].into_iter().enumerate() {
+        let comm = rank.join(&format!("communicator {turn}"));
+        rank.assert_works(comm);
+        let buffers = [rank.upload(&[3_i32; 1000]), rank.upload_to_nccl(&[3_i32; 1000])];
+        let graph = rank.capture(|| buffers.iter().for_each(|buffer| rank.start_sum(comm, buffer)));
+        for launches in 1..=2 {
+            graph.launch().expect("a graph can be launched");
+            for buffer in &buffers {
+                assert_eq!(buffer.read::<i32>(), [3 * 2_i32.pow(launches); 1000]);
+            }
+        }
+        rank.barrier(&format!("launched {turn}"));
+        drop(graph);
+        let code =
+            if is_aborted { call!(rank, ncclCommAbort(comm)) } else { call!(rank, ncclCommDestroy(comm)) };
+        assert_eq!(code, OK);
+    }
 }
 
 fn group_of_different_operations(rank: &Rank) {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUresult, cuStreamQuery};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
 use libnccl::Nccl;
 use libnccl::sys::{
     Functions, cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
@@ -348,6 +348,16 @@ impl Rank {
                 error => panic!("the work on the device failed: {error:?}"),
             }
         }
+    }
+
+    /// Captures the work that `start` starts on the stream, instead of running it. The case is skipped on host memory.
+    pub(crate) fn capture(&self, start: impl FnOnce()) -> CudaGraph {
+        let Some(stream) = &self.stream else { self.skip("there are no graphs on host memory") };
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        stream.begin_capture(mode).expect("a stream that captures");
+        start();
+        stream.end_capture(flags).expect("the end of a capture").expect("a graph with work")
     }
 
     pub(crate) fn synchronize(&self) {
