@@ -114,6 +114,9 @@ pub(crate) fn run_rank() -> bool {
             scope.spawn(move || run(&Rank::new(implementation, nccl, number, ranks, directory)));
         }
     });
-    // Not the end of main: work of an aborted communicator may never end, which blocks a normal exit.
-    rank::exit(0)
+    if implementation == Implementation::Gpu {
+        // Work of an aborted communicator may never end, which blocks a normal exit.
+        rank::exit(0);
+    }
+    true
 }
