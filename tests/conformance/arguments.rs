@@ -596,7 +596,8 @@ fn children(rank: &Rank) {
         let code = call!(rank, ncclCommShrink(comm, list, number, &mut ptr::null_mut(), none, flags));
         table.row(format!("ncclCommShrink {name}"), code, ARGUMENT);
     }
-    let (no_id, id, no_comm) = (ptr::null(), &raw const *&rank.new_id(), ptr::null_mut());
+    let new_id = rank.new_id();
+    let (no_id, id, no_comm) = (ptr::null(), &raw const new_id, ptr::null_mut());
     for (name, comm, size, id, number) in [
         ("nRanks=0", comm, 0, no_id, -1),
         ("nRanks=1", comm, 1, no_id, -1),

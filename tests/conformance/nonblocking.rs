@@ -102,7 +102,7 @@ fn operations_on_two_communicators_in_opposite_orders_complete(rank: &Rank) {
     let message =
         || if rank.number == 0 { send(rank, first, &sent) } else { receive(rank, first, &received) };
     for turn in 0..3 {
-        if (rank.number + turn) % 2 == 0 {
+        if (rank.number + turn).is_multiple_of(2) {
             message();
             rank.start_sum(second, &summed);
         } else {

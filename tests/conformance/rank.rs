@@ -108,12 +108,11 @@ impl Rank {
             // SAFETY: NULL is a valid argument.
             unsafe { function(ptr::null_mut()) }
         });
-        // SAFETY: a NUL-terminated string, as the header promises.
         if text.is_null() {
-            String::new()
-        } else {
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+            return String::new();
         }
+        // SAFETY: a NUL-terminated string, as the header promises.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
     /// Asserts that the last error contains `part`, if its text is known.
@@ -342,7 +341,7 @@ impl Rank {
             match unsafe { cuStreamQuery(stream.cu_stream()) } {
                 CUresult::CUDA_SUCCESS => return true,
                 CUresult::CUDA_ERROR_NOT_READY if start.elapsed() < time => {
-                    thread::sleep(Duration::from_micros(50))
+                    thread::sleep(Duration::from_micros(50));
                 }
                 CUresult::CUDA_ERROR_NOT_READY => return false,
                 error => panic!("the work on the device failed: {error:?}"),

@@ -118,9 +118,9 @@ fn empty_collective_runs_in_its_place_in_group() {
             }
         };
         if rank == 0 {
-            assert_eq!(in_group(both), OK)
+            assert_eq!(in_group(both), OK);
         } else {
-            both()
+            both();
         }
         assert_eq!(all_reduce(3, comms[rank]), OK, "{}", last_error());
     });

@@ -34,8 +34,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SMALL: usize = 100;
 const LARGE: usize = 1_100_000;
 
+/// A call of a rank, with this root if it has one.
+type Step = fn(&Rank, i32) -> ncclResult_t;
+
 /// The operations that a rank can repeat.
-const OPERATIONS: [(&str, fn(&Rank, i32) -> ncclResult_t); 11] = [
+const OPERATIONS: [(&str, Step); 11] = [
     ("all_reduce_small", |r, _| nccl!(ncclAllReduce(r.send, r.receive, SMALL, F32, SUM, r.comm, STREAM))),
     ("all_reduce_large", |r, _| nccl!(ncclAllReduce(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
     ("broadcast", |r, root| nccl!(ncclBroadcast(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
