@@ -4,6 +4,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use cudarc::driver::{CudaContext, sys};
 use libnccl::buffer::MemorySpace;
@@ -27,7 +28,14 @@ impl Implementation {
     /// Returns why the implementation is absent.
     pub(crate) fn examine(self) -> Result<(), String> {
         match self {
-            Self::InProcess | Self::SharedObject | Self::Emulation => Ok(()),
+            Self::InProcess => Ok(()),
+            Self::SharedObject | Self::Emulation => {
+                let program = env::current_exe().map_err(|error| error.to_string())?;
+                match program.with_file_name("libnccl_cpu.so").exists() {
+                    true => Ok(()),
+                    false => Err("the shared object is not beside this program".into()),
+                }
+            }
             // Its answers without a GPU are others.
             Self::WithoutGpu if has_gpu().is_ok() => Err("there is a GPU".into()),
             Self::WithoutGpu => match nvidia_library() {
@@ -55,12 +63,13 @@ impl Implementation {
         }
     }
 
-    /// Returns what the implementation lacks for a case.
-    pub(crate) fn lacks(self, case: &Case) -> Option<&'static str> {
+    /// Returns what the implementation lacks for a number of ranks.
+    pub(crate) fn lacks(self, ranks: usize) -> Option<&'static str> {
         /// The first version with an option that lets two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);
-        let shares = self == Self::Gpu && *case.ranks.start() > 1;
-        (shares && self.load().version() < SHARED_GPU)
+        static FOUND: OnceLock<Version> = OnceLock::new();
+        let shares = self == Self::Gpu && ranks > 1;
+        (shares && *FOUND.get_or_init(|| self.load().version()) < SHARED_GPU)
             .then_some("two ranks on one GPU need NCCL 2.30.3 or newer")
     }
 

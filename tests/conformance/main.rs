@@ -88,7 +88,7 @@ fn main() {
         for (index, case) in all_cases().into_iter().enumerate() {
             for ranks in implementation.numbers_of_ranks(&case) {
                 let name = format!("{implementation}, {ranks} ranks: {}", case.name);
-                match implementation.lacks(&case) {
+                match implementation.lacks(ranks) {
                     Some(reason) => trials.push(skipped(name, reason.to_owned())),
                     None => trials
                         .push(Trial::ignorable_test(name, move || job::run(implementation, index, ranks))),
