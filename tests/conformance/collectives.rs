@@ -1,6 +1,7 @@
 //! Every collective, and sends and receives, with every element type and reduction, compared with a reference bit by bit.
 //!
-//! The number of a call determines all that a rank does, so each rank computes what the others send.
+//! The number of a call determines all that a rank does, so each rank computes what the others send. With
+//! `LIBNCCL_TEST_EXHAUSTIVE=1`, the CPU backend makes each call with every count (`.ci/long`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -101,6 +102,8 @@ struct Comparison<'a> {
 /// Compares an operation with every type and reduction.
 fn compare(rank: &Rank, operation: Operation) {
     let is_gpu = rank.implementation == Implementation::Gpu;
+    let is_exhaustive = std::env::var_os("LIBNCCL_TEST_EXHAUSTIVE").is_some();
+    let is_sampled = rank.implementation == Implementation::SharedObject && !is_exhaustive;
     let largest = if is_gpu { COUNTS_ON_A_GPU[2] } else { COUNTS[5] };
     let room = vec![0_u8; 8 * largest * rank.size + 2 * GUARD + 64];
     let memory =
@@ -115,9 +118,17 @@ fn compare(rank: &Rank, operation: Operation) {
             comparison.use_data(data, op);
             for is_in_place in [false, true] {
                 let sampled = [COUNTS[(number + number / COUNTS.len()) % COUNTS.len()]];
-                let counts: &[usize] = if is_gpu { &COUNTS_ON_A_GPU } else { &sampled };
+                let counts: &[usize] = match is_gpu {
+                    true => &COUNTS_ON_A_GPU,
+                    false if is_exhaustive => &COUNTS,
+                    false => &sampled,
+                };
                 for count in counts.iter().copied() {
                     number += 1;
+                    // Processes take turns on the cores of a small machine.
+                    if is_sampled && (number / 2).is_multiple_of(2) {
+                        continue;
+                    }
                     let call = Call { operation, data, op, count, number, is_in_place };
                     problems.extend(comparison.run(call).map(|problem| format!("{call:?}: {problem}")));
                 }
