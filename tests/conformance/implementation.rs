@@ -36,7 +36,7 @@ impl Implementation {
                     false => Err("the shared object is not beside this program".into()),
                 }
             }
-            // Its answers without a GPU are others.
+            // With a GPU, the same calls return other codes.
             Self::WithoutGpu if has_gpu().is_ok() => Err("there is a GPU".into()),
             Self::WithoutGpu => match nvidia_library() {
                 Some(_) => Ok(()),

@@ -6,7 +6,6 @@
 //!
 //! - `LIBNCCL_TEST_LIBRARY` names the NCCL to use without a GPU; otherwise it is the one that `cargo xtask nvidia-package` downloaded.
 //! - `Nccl::load()` finds the NCCL to use on a GPU: `LIBNCCL_PATH` names another.
-#![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
 #[macro_use]

@@ -142,7 +142,7 @@ impl Rank {
             if self.directory.join(SKIPPED).exists() {
                 exit(0);
             }
-            assert!(start.elapsed() < WORK_LIMIT, "nobody published {name:?} within {WORK_LIMIT:?}");
+            assert!(start.elapsed() < WORK_LIMIT, "no rank published {name:?} within {WORK_LIMIT:?}");
             thread::sleep(Duration::from_millis(1));
         }
     }

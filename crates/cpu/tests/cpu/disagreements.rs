@@ -187,14 +187,14 @@ fn call_for_both_ranks(_: &RankProcess) {
 
 #[test]
 fn one_thread_for_two_ranks_without_group_on_streams_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    install_as(&folder.path().join("libcuda.so.1"), "cuda_cpu");
+    let directory = tempfile::tempdir().unwrap();
+    install_as(&directory.path().join("libcuda.so.1"), "cuda_cpu");
     let mut command = processes::command("one_thread", &unique_id(), 2, &[0, 1]);
-    command.env("LIBNCCL_CPU_DEVICES", "2").env("LD_LIBRARY_PATH", folder.path());
+    command.env("LIBNCCL_CPU_DEVICES", "2").env("LD_LIBRARY_PATH", directory.path());
     finish(command.spawn().unwrap());
 }
 
-/// Runs the cells on the ranks of this process, and prints for each rank in which cells it was told of a mistake.
+/// Runs the cells on the ranks of this process, and prints for each rank in which cells it got an error.
 fn run_cells(process: &RankProcess) {
     let (memory, sizes) = process.arguments.split_first().unwrap();
     let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap()).collect();
@@ -212,13 +212,13 @@ fn run_cells(process: &RankProcess) {
             None => buffer.as_mut_ptr().cast::<c_void>(),
         });
         let parent = process.join_as(rank);
-        let told = cells(process.ranks, &sizes).into_iter().map(|cell| {
+        let found = cells(process.ranks, &sizes).into_iter().map(|cell| {
             let mut comm = ptr::null_mut();
             let split = nccl!(ncclCommSplit(parent.0, 0, 0, &mut comm, ptr::null_mut()));
             assert_eq!(split, OK, "{}", last_error());
-            let mut is_told = false;
+            let mut is_found = false;
             if let Some(call) = cell.call(rank, process.ranks) {
-                is_told = FUNCTIONS[call.function].0(call, buffers[0], buffers[1], comm) != OK;
+                is_found = FUNCTIONS[call.function].0(call, buffers[0], buffers[1], comm) != OK;
                 if let Some(cuda) = &cuda
                     && cuda.has_failed()
                 {
@@ -226,19 +226,19 @@ fn run_cells(process: &RankProcess) {
                     return true;
                 }
             }
-            is_told | (nccl!(ncclCommDestroy(comm)) != OK)
+            is_found | (nccl!(ncclCommDestroy(comm)) != OK)
         });
-        let told: String = told.map(|is_told| if is_told { '1' } else { '0' }).collect();
+        let found: String = found.map(|is_found| if is_found { '1' } else { '0' }).collect();
         parent.destroy();
-        told
+        found
     });
-    own.iter().for_each(|told| println!("told {told}"));
+    own.iter().for_each(|found| println!("found {found}"));
 }
 
-/// Runs the cells with `ranks` ranks, in a process for each or as threads of one, and returns those that no rank was told of.
+/// Runs the cells with `ranks` ranks, in a process for each or as threads of one, and returns those that no rank found.
 fn silent(ranks: usize, sizes: &[usize], are_processes: bool, memory: &str) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
-    install_as(&folder.path().join("libcuda.so.1"), "cuda_cpu");
+    let directory = tempfile::tempdir().unwrap();
+    install_as(&directory.path().join("libcuda.so.1"), "cuda_cpu");
     let id = unique_id();
     let sizes_text: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let task = format!("cells {memory} {}", sizes_text.join(" "));
@@ -248,19 +248,19 @@ fn silent(ranks: usize, sizes: &[usize], are_processes: bool, memory: &str) -> V
         let mut command = processes::command(&task, &id, ranks, own);
         command.env("LIBNCCL_CPU_TIMEOUT", "20").env("LIBNCCL_CPU_DEVICES", "8");
         if memory == "emulation" {
-            command.env("LD_LIBRARY_PATH", folder.path());
+            command.env("LD_LIBRARY_PATH", directory.path());
         }
         children.push(command.stdout(Stdio::piped()).spawn().unwrap());
     }
-    // All at once: each prints more than its pipe holds.
+    // In parallel: each prints more than its pipe holds.
     let finishing: Vec<_> = children.into_iter().map(|child| thread::spawn(|| finish(child))).collect();
     let printed: String = finishing.into_iter().map(|rank| rank.join().unwrap()).collect();
-    let told: Vec<&str> =
-        printed.lines().filter_map(|line| line.rsplit_once("told ").map(|(_, told)| told)).collect();
-    assert_eq!(told.len(), ranks, "{printed}");
+    let found: Vec<&str> =
+        printed.lines().filter_map(|line| line.rsplit_once("found ").map(|(_, found)| found)).collect();
+    assert_eq!(found.len(), ranks, "{printed}");
     let cells = cells(ranks, sizes);
-    assert!(told.iter().all(|told| told.len() == cells.len()));
-    let is_silent = |index: &usize| told.iter().all(|told| told.as_bytes()[*index] == b'0');
+    assert!(found.iter().all(|found| found.len() == cells.len()));
+    let is_silent = |index: &usize| found.iter().all(|found| found.as_bytes()[*index] == b'0');
     (0..cells.len()).filter(is_silent).map(|index| format!("{:?}", cells[index])).collect()
 }
 

@@ -212,7 +212,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
 
 /// The receiver finds what is left for it; the sender only what can no longer be received; an aborted communicator nothing.
 #[test]
-fn unreceived_messages_are_reported_by_each_rank_that_knows() {
+fn unreceived_messages_are_reported_by_each_rank_that_finds_them() {
     for (first, how, of_receiver, of_sender) in [
         ("receiver", "destroy", 1, 1),
         ("receiver", "finalize", 1, 1),

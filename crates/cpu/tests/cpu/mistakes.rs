@@ -170,7 +170,7 @@ fn different_root(process: &RankProcess) {
     broadcast(LONG, process.rank() as i32, process.join());
 }
 
-/// Each rank is the root by itself, and waits for nobody.
+/// Each rank is the root, and waits for no other rank.
 fn different_root_of_short_call(process: &RankProcess) {
     let comm = process.join();
     broadcast(1, process.rank() as i32, comm);
@@ -212,7 +212,7 @@ fn extra_call(process: &RankProcess) {
     report(nccl!(ncclCommDestroy(comm.0)));
 }
 
-/// The root waits for nobody.
+/// The root waits for no other rank.
 fn extra_short_broadcast(process: &RankProcess) {
     let comm = process.join();
     sum(4, comm);
@@ -361,7 +361,7 @@ fn forked_child(process: &RankProcess) {
         let child = unsafe { libc::fork() };
         if child == 0 {
             sum(4, comm);
-            // SAFETY: ends the process at once.
+            // SAFETY: ends the process immediately.
             unsafe { libc::_exit(0) };
         }
         // SAFETY: a child of this process, and no place for its status.

@@ -134,14 +134,14 @@ fn until_alone(mut call: impl FnMut() -> ncclResult_t) -> ncclResult_t {
 }
 
 #[test]
-fn second_thread_in_a_communicator_is_told_what_the_first_is_in() {
+fn second_thread_in_a_communicator_is_an_error_that_names_the_call_of_the_first() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, RANKS);
     let mut place = [1; 3];
     thread::scope(|scope| {
         let (comm, mine) = (comms[0], &mut place);
         let first = scope.spawn(move || until_alone(|| all_reduce(mine, { comm }.0)));
-        // A call that waits for nobody, until the other thread is inside.
+        // A call that waits for no rank, until the other thread is inside.
         let inside = "another thread is in ncclAllReduce(count 3, ncclInt32, ncclSum) on this communicator";
         loop {
             match nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) {
