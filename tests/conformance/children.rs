@@ -114,8 +114,7 @@ fn shrink_excludes_ranks(rank: &Rank) {
 
 /// The last rank never makes the call that the others wait in.
 fn shrink_with_abort_ends_work(rank: &Rank) {
-    let mut config = ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() };
-    let comm = rank.join_with("communicator", &mut config);
+    let comm = rank.join_nonblocking("communicator");
     rank.assert_works(comm);
     let last = rank.size - 1;
     if rank.number != last {
@@ -190,8 +189,7 @@ fn grow_adds_ranks(rank: &Rank) {
 }
 
 fn revoke_ends_work_and_refuses_calls(rank: &Rank) {
-    let mut config = ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() };
-    let comm = rank.join_with("communicator", &mut config);
+    let comm = rank.join_nonblocking("communicator");
     rank.assert_works(comm);
     let buffer = rank.upload(&[5_i32; 1000]);
     if rank.number == 0 {

@@ -168,8 +168,7 @@ fn init_without_peer_ends_with_its_abort(rank: &Rank) {
 
 /// Rank 1 never makes the call of rank 0, which waits on its stream, or in the background.
 fn abort_ends_work_of_an_absent_peer(rank: &Rank) {
-    let mut config = ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() };
-    let comm = rank.join_with("communicator", &mut config);
+    let comm = rank.join_nonblocking("communicator");
     rank.assert_works(comm);
     if rank.number == 1 {
         rank.receive("the end");
@@ -186,8 +185,7 @@ fn abort_ends_work_of_an_absent_peer(rank: &Rank) {
 
 /// The abort of each could wait for the work of the other.
 fn several_communicators_are_aborted_together(rank: &Rank) {
-    let config = || ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() };
-    let comms = ["first", "second"].map(|name| rank.join_with(name, &mut config()));
+    let comms = ["first", "second"].map(|name| rank.join_nonblocking(name));
     comms.iter().for_each(|comm| rank.assert_works(*comm));
     if rank.number == 1 {
         rank.receive("the end");

@@ -1,12 +1,11 @@
 //! Nonblocking communicators.
 
-use std::ffi::c_int;
 use std::ptr;
 use std::thread;
 
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t};
+use libnccl::sys::{ncclComm_t, ncclResult_t};
 
-use crate::rank::{Buffer, I32, MOMENT, OK, PROGRESS, Rank};
+use crate::rank::{MOMENT, OK, PROGRESS, Rank};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -21,20 +20,6 @@ pub(crate) fn cases() -> Vec<Case> {
 /// More than any buffer between two ranks holds.
 const MANY: usize = 1 << 20;
 
-fn join(rank: &Rank, name: &str) -> ncclComm_t {
-    rank.join_with(name, &mut ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() })
-}
-
-fn send(rank: &Rank, comm: ncclComm_t, buffer: &Buffer<'_>) {
-    let peer = 1 - rank.number as c_int;
-    check!(rank, ncclSend(buffer.at(0), buffer.bytes / 4, I32, peer, comm, rank.stream()));
-}
-
-fn receive(rank: &Rank, comm: ncclComm_t, buffer: &Buffer<'_>) {
-    let peer = 1 - rank.number as c_int;
-    check!(rank, ncclRecv(buffer.at(0), buffer.bytes / 4, I32, peer, comm, rank.stream()));
-}
-
 /// Calls of NCCL are refused while one is in progress, which the CPU backend queues.
 fn settle(rank: &Rank, comm: ncclComm_t) {
     if !rank.implementation.is_cpu_backend() {
@@ -43,7 +28,7 @@ fn settle(rank: &Rank, comm: ncclComm_t) {
 }
 
 fn nonblocking_communicator_works(rank: &Rank) {
-    let comm = join(rank, "communicator");
+    let comm = rank.join_nonblocking("communicator");
     for _ in 0..3 {
         rank.assert_works(comm);
     }
@@ -55,7 +40,8 @@ fn nonblocking_communicator_works(rank: &Rank) {
 
 /// A rank goes on while its first call waits for the other rank.
 fn operations_called_while_one_is_in_progress_run_in_order(rank: &Rank) {
-    let (comm, buffer) = (join(rank, "communicator"), rank.upload(&[1, 10][rank.number..][..1].repeat(MANY)));
+    let (comm, buffer) =
+        (rank.join_nonblocking("communicator"), rank.upload(&[1, 10][rank.number..][..1].repeat(MANY)));
     if rank.number == 1 {
         rank.receive("rank 0 has called");
     }
@@ -74,13 +60,13 @@ fn operations_called_while_one_is_in_progress_run_in_order(rank: &Rank) {
 }
 
 fn group_runs_after_an_operation_in_progress(rank: &Rank) {
-    let (comm, me) = (join(rank, "communicator"), rank.number as i32 + 1);
+    let (comm, me) = (rank.join_nonblocking("communicator"), rank.number as i32 + 1);
     let [summed, received, again] = [me, 0, me].map(|value| rank.upload(&vec![value; MANY]));
     rank.start_sum(comm, &summed);
     settle(rank, comm);
     let code = rank.group(|| {
-        send(rank, comm, &summed);
-        receive(rank, comm, &received);
+        rank.send(&summed, 1 - rank.number, comm);
+        rank.receive_into(&received, 1 - rank.number, comm);
     });
     assert!(code == OK || code == PROGRESS, "{code:?}: {}", rank.last_error());
     settle(rank, comm);
@@ -96,11 +82,16 @@ fn operations_on_two_communicators_in_opposite_orders_complete(rank: &Rank) {
     if rank.implementation.has_device_memory() {
         rank.skip("operations on one stream run in its order");
     }
-    let (first, second) = (join(rank, "first"), join(rank, "second"));
+    let (first, second) = (rank.join_nonblocking("first"), rank.join_nonblocking("second"));
     let me = rank.number as i32 + 1;
     let [sent, received, summed] = [me, 0, me].map(|value| rank.upload(&vec![value; MANY]));
-    let message =
-        || if rank.number == 0 { send(rank, first, &sent) } else { receive(rank, first, &received) };
+    let message = || {
+        if rank.number == 0 {
+            rank.send(&sent, 1 - rank.number, first)
+        } else {
+            rank.receive_into(&received, 1 - rank.number, first)
+        }
+    };
     for turn in 0..3 {
         if (rank.number + turn).is_multiple_of(2) {
             message();
@@ -118,7 +109,7 @@ fn operations_on_two_communicators_in_opposite_orders_complete(rank: &Rank) {
 
 /// The call that makes something returns success, and the state of the communicator is that of the call.
 fn calls_that_make_something_succeed_in_progress(rank: &Rank) {
-    let (comm, mut child) = (join(rank, "communicator"), ptr::null_mut());
+    let (comm, mut child) = (rank.join_nonblocking("communicator"), ptr::null_mut());
     if rank.size > 1 && rank.number == 1 {
         rank.receive("rank 0 waits");
     }
@@ -143,7 +134,7 @@ fn calls_that_make_something_succeed_in_progress(rank: &Rank) {
 }
 
 fn destroy_waits_for_operations(rank: &Rank) {
-    let (comm, buffer) = (join(rank, "communicator"), rank.upload(&[rank.number as i32 + 1]));
+    let (comm, buffer) = (rank.join_nonblocking("communicator"), rank.upload(&[rank.number as i32 + 1]));
     if rank.number == 1 {
         rank.receive("rank 0 ends");
         thread::sleep(MOMENT);
@@ -161,7 +152,7 @@ fn destroy_waits_for_operations(rank: &Rank) {
 }
 
 fn abort_ends_all_operations(rank: &Rank) {
-    let comm = join(rank, "communicator");
+    let comm = rank.join_nonblocking("communicator");
     rank.assert_works(comm);
     if rank.number == 1 {
         rank.receive("rank 0 has aborted");
@@ -172,8 +163,8 @@ fn abort_ends_all_operations(rank: &Rank) {
     rank.start_sum(comm, &buffer);
     if rank.implementation.is_cpu_backend() {
         for _ in 0..100 {
-            send(rank, comm, &buffer);
-            receive(rank, comm, &buffer);
+            rank.send(&buffer, 1 - rank.number, comm);
+            rank.receive_into(&buffer, 1 - rank.number, comm);
         }
     }
     assert_eq!(rank.soon(|| call!(rank, ncclCommAbort(comm))), OK);

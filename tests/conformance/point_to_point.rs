@@ -2,8 +2,6 @@
 
 use std::ffi::c_int;
 
-use libnccl::sys::ncclComm_t;
-
 use crate::rank::{Buffer, I32, OK, PROGRESS, Rank};
 use crate::{Case, cases};
 
@@ -20,14 +18,6 @@ const COUNTS: [usize; 10] = [1, 3, 4, 16_383, 16_384, 16_385, 20_000, 262_143, 2
 
 fn numbers(rank: usize, count: usize) -> Vec<i32> {
     (0..count).map(|index| (index * 31 + 7 * count + rank) as i32).collect()
-}
-
-fn send(rank: &Rank, buffer: &Buffer<'_>, peer: usize, comm: ncclComm_t) {
-    check!(rank, ncclSend(buffer.at(0), buffer.bytes / 4, I32, peer as c_int, comm, rank.stream()));
-}
-
-fn receive(rank: &Rank, buffer: &Buffer<'_>, peer: usize, comm: ncclComm_t) {
-    check!(rank, ncclRecv(buffer.at(0), buffer.bytes / 4, I32, peer as c_int, comm, rank.stream()));
 }
 
 /// Every other one is from and to memory of NCCL.
@@ -48,9 +38,9 @@ fn sends_of_all_sizes_arrive_in_order(rank: &Rank) {
             .collect();
         for (buffer, count) in buffers.iter().zip(COUNTS) {
             if rank.number == sender {
-                send(rank, buffer, peer, comm);
+                rank.send(buffer, peer, comm);
             } else {
-                receive(rank, buffer, peer, comm);
+                rank.receive_into(buffer, peer, comm);
                 assert!(buffer.read::<i32>() == numbers(sender, count), "{count} elements");
             }
         }
@@ -70,8 +60,8 @@ fn exchange_in_a_group_of_all_sizes(rank: &Rank) {
         .collect();
     let code = rank.group(|| {
         for [sent, received] in &buffers {
-            send(rank, sent, peer, comm);
-            receive(rank, received, peer, comm);
+            rank.send(sent, peer, comm);
+            rank.receive_into(received, peer, comm);
         }
     });
     assert_eq!(code, OK, "{}", rank.last_error());
@@ -89,8 +79,8 @@ fn all_to_all_of_sends(rank: &Rank) {
         let received: Vec<_> = (0..rank.size).map(|_| rank.upload(&vec![0_i32; count])).collect();
         let code = rank.group(|| {
             for peer in 0..rank.size {
-                send(rank, &sent[peer], peer, comm);
-                receive(rank, &received[peer], peer, comm);
+                rank.send(&sent[peer], peer, comm);
+                rank.receive_into(&received[peer], peer, comm);
             }
         });
         assert!(code == OK || code == PROGRESS, "{code:?}: {}", rank.last_error());
@@ -127,14 +117,14 @@ fn failed_group_sends_nothing(rank: &Rank) {
     let [stale, sent, received] = [7, 5, 0].map(|value| rank.upload(&[value; 1000]));
     if rank.number == 0 {
         let code = rank.group(|| {
-            send(rank, &stale, last, comm);
+            rank.send(&stale, last, comm);
             let code = call!(rank, ncclSend(stale.at(0), 1, I32, 9, comm, rank.stream()));
             assert_eq!(code, crate::rank::ARGUMENT);
         });
         assert_eq!(code, crate::rank::ARGUMENT);
-        send(rank, &sent, last, comm);
+        rank.send(&sent, last, comm);
     } else if rank.number == last {
-        receive(rank, &received, 0, comm);
+        rank.receive_into(&received, 0, comm);
         assert_eq!(received.read::<i32>(), [5; 1000]);
     }
     rank.assert_works(comm);

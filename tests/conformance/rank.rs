@@ -192,6 +192,10 @@ impl Rank {
         self.join_with(name, &mut ncclConfig_t::initializer())
     }
 
+    pub(crate) fn join_nonblocking(&self, name: &str) -> ncclComm_t {
+        self.join_with(name, &mut ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() })
+    }
+
     pub(crate) fn join_with(&self, name: &str, config: &mut ncclConfig_t) -> ncclComm_t {
         let (id, mut comm) = (self.share_id(name), ptr::null_mut());
         check!(self, ncclCommInitRankConfig(&mut comm, self.size as c_int, id, self.number as c_int, config));
@@ -283,6 +287,17 @@ impl Rank {
     pub(crate) fn start_sum(&self, comm: ncclComm_t, buffer: &Buffer<'_>) {
         let (place, count) = (buffer.at(0), buffer.bytes / 4);
         check!(self, ncclAllReduce(place, place, count, I32, SUM, comm, self.stream()));
+    }
+
+    /// Starts a send of a whole buffer of `i32`.
+    #[track_caller]
+    pub(crate) fn send(&self, buffer: &Buffer<'_>, peer: usize, comm: ncclComm_t) {
+        check!(self, ncclSend(buffer.at(0), buffer.bytes / 4, I32, peer as c_int, comm, self.stream()));
+    }
+
+    #[track_caller]
+    pub(crate) fn receive_into(&self, buffer: &Buffer<'_>, peer: usize, comm: ncclComm_t) {
+        check!(self, ncclRecv(buffer.at(0), buffer.bytes / 4, I32, peer as c_int, comm, self.stream()));
     }
 
     /// Calls functions in a group.

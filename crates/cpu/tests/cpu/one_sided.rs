@@ -194,33 +194,6 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
 rank_tasks! {
     "register_private" => register_private_memory_at_rank_1,
     "wait_for_exited_rank" => wait_for_exited_rank,
-    "put_into_deregistered" => put_into_deregistered_part,
-}
-
-/// Puts as rank 0 into the part that rank 1 has deregistered.
-fn put_into_deregistered_part(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    let (memory, mut win) = (Memory::new(4), ptr::null_mut());
-    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
-    if process.rank() == 1 {
-        assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-        assert_eq!(signal(0, 0, 0, comm), OK);
-        assert_eq!(wait(&mut [description(1, 0)], comm), OK);
-        assert_eq!(memory.elements(), [0; 4]);
-    } else {
-        assert_eq!(wait(&mut [description(1, 1)], comm), OK);
-        memory.elements().fill(7);
-        assert_eq!(put(&memory.elements()[..2], 1, win, 0, comm), USAGE);
-        assert_last_error("rank 1 has deregistered its part of the window");
-        assert_eq!(signal(1, 0, 0, comm), OK);
-    }
-    Comm(comm).destroy();
-}
-
-#[test]
-fn put_into_deregistered_part_of_another_process_is_invalid_usage() {
-    let _watchdog = Watchdog::new();
-    processes::run("put_into_deregistered", 2);
 }
 
 /// Exits as rank 1, and waits for its signal as rank 0.
