@@ -248,13 +248,20 @@ fn parameters_without_communicator(rank: &Rank) {
     }
 }
 
-/// Initializes a communicator of one rank with a config, and destroys it.
+/// Initializes a communicator of one rank with a config, and destroys it. On a GPU, NCCL only reads the config, in a group that
+/// starts nothing.
 fn init_with(rank: &Rank, config: *mut ncclConfig_t) -> ncclResult_t {
-    let (mut comm, id) = (ptr::null_mut(), rank.new_id());
-    let code = call!(rank, ncclCommInitRankConfig(&mut comm, 1, id, 0, config));
-    if !comm.is_null() {
-        rank.wait(comm);
-        call!(rank, ncclCommDestroy(comm));
+    let (comm, id) = (Box::leak(Box::new(ptr::null_mut())), rank.new_id());
+    let is_cpu = rank.implementation.is_cpu_backend();
+    if !is_cpu {
+        check!(rank, ncclGroupStart());
+    }
+    let code = call!(rank, ncclCommInitRankConfig(comm, 1, id, 0, config));
+    if !is_cpu {
+        leave_groups(rank);
+    } else if !comm.is_null() {
+        rank.wait(*comm);
+        call!(rank, ncclCommDestroy(*comm));
     }
     if code == crate::rank::PROGRESS { OK } else { code }
 }
@@ -439,12 +446,14 @@ fn operations(rank: &Rank) {
             }
         }
         for op in [5, 6, 100, u32::MAX] {
-            for (name, code) in &each_operation(rank, comm, buffers, I32, ncclRedOp_t(op), 9)[6..9] {
+            for (name, code) in &each_operation(rank, comm, buffers, I32, ncclRedOp_t(op), 9)[7..9] {
                 table.row(format!("{name} count={count} op={op}"), *code, ARGUMENT);
             }
+            let code = call!(rank, ncclReduce(from, to, count, I32, ncclRedOp_t(op), 0, comm, stream));
+            table.row(format!("ncclReduce count={count} op={op}"), code, ARGUMENT);
         }
         for root in [-1, 1, c_int::MIN, c_int::MAX] {
-            for (name, code) in &each_operation(rank, comm, buffers, I32, ncclRedOp_t(7), root)[..7] {
+            for (name, code) in &each_operation(rank, comm, buffers, I32, SUM, root)[..7] {
                 table.row(format!("{name} count={count} root={root}"), *code, ARGUMENT);
             }
         }

@@ -566,7 +566,8 @@ fn simulated_group_starts_nothing(rank: &Rank) {
     check!(rank, ncclGroupStart());
     rank.start_sum(comm, &buffer);
     check!(rank, ncclGroupSimulateEnd(&mut info));
-    assert!(info.estimatedTime > 0.0, "{}", info.estimatedTime);
+    // NCCL has no estimate for some operations.
+    assert!(info.estimatedTime > 0.0 || !rank.implementation.is_cpu_backend(), "{}", info.estimatedTime);
     rank.barrier("simulated");
     assert_eq!(buffer.read::<i32>(), [5; 1000]);
     assert_eq!(call!(rank, ncclGroupEnd()), USAGE, "the group has ended");

@@ -87,9 +87,9 @@ fn operations_on_two_communicators_in_opposite_orders_complete(rank: &Rank) {
     let [sent, received, summed] = [me, 0, me].map(|value| rank.upload(&vec![value; MANY]));
     let message = || {
         if rank.number == 0 {
-            rank.send(&sent, 1 - rank.number, first)
+            rank.send(&sent, 1 - rank.number, first);
         } else {
-            rank.receive_into(&received, 1 - rank.number, first)
+            rank.receive_into(&received, 1 - rank.number, first);
         }
     };
     for turn in 0..3 {
@@ -113,7 +113,8 @@ fn calls_that_make_something_succeed_in_progress(rank: &Rank) {
     if rank.size > 1 && rank.number == 1 {
         rank.receive("rank 0 waits");
     }
-    assert_eq!(call!(rank, ncclCommSplit(comm, 0, 0, &mut child, ptr::null_mut())), OK);
+    let code = call!(rank, ncclCommSplit(comm, 0, 0, &mut child, ptr::null_mut()));
+    assert!(code == OK || code == PROGRESS && !rank.implementation.is_cpu_backend(), "{code:?}");
     if rank.size > 1 && rank.number == 0 {
         assert_eq!(rank.async_error(comm), PROGRESS);
         rank.publish("rank 0 waits", "");
