@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 
 use cuda_install::build_target;
 
-const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
+const SCRIPT: &str = include_str!("../../tests/conformance/run.sh");
 
 /// Builds the programs in release mode and puts them into `directory`. Returns the script to run there.
 pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let builds: [(&str, &str, &[&str]); 3] = [
-        ("gpu_smoke", "libnccl", &["test", "--no-run", "--test", "gpu_smoke", "--features", "half"]),
+        ("conformance", "libnccl", &["test", "--no-run", "--test", "conformance"]),
         ("nccl", "libnccl-cli", &["build", "--bin", "nccl"]),
         ("recovery", "libnccl", &["build", "--example", "recovery"]),
     ];

@@ -51,7 +51,7 @@ if [ "${gpus:-0}" -eq 0 ] || [ -z "$version" ]; then
 fi
 
 step "nccl doctor" 60 "$here/nccl" doctor
-step "smoke tests" 900 "$here/gpu_smoke" --color never
+step "conformance" 1800 "$here/conformance" --color never GPU
 
 shared=$(printf '2.30.3\n%s\n' "$version" | sort -V | head -n 1)
 for operation in all_reduce all_gather broadcast reduce reduce_scatter alltoall gather scatter sendrecv hypercube; do
