@@ -544,7 +544,7 @@ fn program_with_a_mistake_prints_its_cause() {
     for (name, cause, variables) in programs.chain([strict]) {
         let printed = run(&format!("program {name}"), variables).concat();
         assert!(printed.contains(cause), "{name}: no {cause:?} in:\n{printed}");
-        let waited = "have come; missing";
+        let waited = "have joined; missing";
         assert!(!printed.contains(waited), "{name}: a rank waited for one that never joins:\n{printed}");
     }
 }
