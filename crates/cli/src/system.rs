@@ -81,22 +81,6 @@ impl System {
         }
     }
 
-    /// Returns a machine of x86-64 whose files lie below `root`.
-    #[cfg(test)]
-    pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
-        let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self {
-            root: root.into(),
-            environment,
-            architecture: "x86_64".into(),
-            interfaces: Ok(Vec::new()),
-            locked_memory: None,
-            open_files: Rlimit { current: Some(1024), maximum: Some(1 << 20) },
-            stack: Some(8 << 20),
-            shared_memory: SharedMemory::default(),
-        }
-    }
-
     /// Returns the place of an absolute path of the examined machine.
     pub(crate) fn place(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
@@ -228,13 +212,6 @@ impl Interface {
         }
         Ok(all.into_values().collect())
     }
-
-    /// Returns an interface that is `running`, `unplugged` or `down`, with an address or none.
-    #[cfg(test)]
-    pub(crate) fn new(name: &str, state: &str, address: Option<&str>) -> Self {
-        let addresses = address.iter().map(|address| address.parse().unwrap()).collect();
-        Self { name: name.into(), is_up: state != "down", is_running: state == "running", addresses }
-    }
 }
 
 /// Formats it as `eth0 10.0.0.1 (down)`.
@@ -250,3 +227,7 @@ impl fmt::Display for Interface {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/system.rs"]
+mod tests;

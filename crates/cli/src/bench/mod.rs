@@ -12,6 +12,7 @@ mod plot;
 mod session;
 mod start;
 mod statistics;
+mod svg;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -276,16 +276,5 @@ fn differs(value: &str, read: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::differs;
-
-    #[test]
-    fn parameters_are_compared_by_their_words() {
-        for (value, read) in [("info", "INFO"), ("ENV,INIT", "INIT,ENV"), ("1", "TRUE"), ("^COLL", "INIT")] {
-            assert!(!differs(value, read), "{value}");
-        }
-        for (value, read) in [("INITT", "INIT,ENV"), ("2", "FALSE"), ("yes", "FALSE")] {
-            assert!(differs(value, read), "{value}");
-        }
-    }
-}
+#[path = "../../tests/unit/values.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
-use crate::escapes;
+use crate::escapes::in_xml;
 
 /// Pixels.
 const WIDTH: f64 = 1200.0;
@@ -37,10 +37,10 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> S
         line("<p>All ranks agree.</p>");
     }
     for finding in findings {
-        line(&format!("<pre>{}</pre>", escape(&finding.to_string())));
+        line(&format!("<pre>{}</pre>", in_xml(&finding.to_string())));
     }
     for problem in left_out {
-        line(&format!("<p>Left out: {}</p>", escape(problem)));
+        line(&format!("<p>Left out: {}</p>", in_xml(problem)));
     }
     line(
         "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
@@ -50,7 +50,7 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> S
          <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
     );
     for job in jobs {
-        line(&format!("<h2>{}</h2>", escape(&job.to_string())));
+        line(&format!("<h2>{}</h2>", in_xml(&job.to_string())));
         line(&chart(job));
     }
     line("</body></html>");
@@ -124,7 +124,7 @@ fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
     let message = if record.collective.is_none() { " message" } else { "" };
     let number = record.collective.map_or_else(String::new, |number| format!("collective {number}: "));
     let site = record.site.as_ref().map_or_else(String::new, |site| format!("\n{site}"));
-    let title = escape(&format!("{number}{record}{site}"));
+    let title = in_xml(&format!("{number}{record}{site}"));
     format!(
         "<rect class=\"{class}{message}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\">\
          <title>{title}</title></rect>",
@@ -138,9 +138,4 @@ fn duration(nanoseconds: f64) -> String {
         n if n >= 1e6 => format!("{:.1} ms", n / 1e6),
         n => format!("{:.1} us", n / 1e3),
     }
-}
-
-fn escape(text: &str) -> String {
-    let text = escapes::in_lines(text);
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,6 +1,6 @@
 //! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
 
-pub(crate) mod chart;
+mod chart;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
         anstream::eprintln!("warning: {rows}");
     }
     ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&all, statistic)?.as_bytes())
+    named_file::write(file, chart::draw(&all, statistic).as_bytes())
 }
 
 /// Returns the point of a row, or its figures if they have no place on logarithmic axes.
