@@ -10,11 +10,18 @@ use crate::bench::BenchArguments;
 use crate::completions::{CompletionsArguments, ManArguments};
 use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
-use crate::exit_status;
 use crate::ras::RasArguments;
 use crate::recorder::RecorderArguments;
 use crate::run::RunArguments;
 use crate::trace::TraceArguments;
+
+/// The end of every help text. Clap exits with status 2.
+pub(crate) const EXIT_STATUS: &str = "\
+Exit status:
+  0    Success
+  1    Failure; for bench also wrong results, for doctor also a problem
+  2    Invalid command line
+  141  The reader of the output closed it, as in `nccl ... | head -1`";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +33,7 @@ Examples:
 #[derive(Debug, Parser)]
 // A name that does not depend on how it was started, which may be /proc/self/exe.
 #[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", EXIT_STATUS))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -10,11 +10,12 @@ use clap::Args;
 use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
+use crate::args::EXIT_STATUS;
 use crate::nccl_file::NcclFile;
+use crate::nccl_file::{Newest, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
-use crate::variables::{Newest, Variables};
-use crate::{escapes, exit_status, library, output};
+use crate::{escapes, library, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +23,7 @@ Examples:
   nccl env socket --json    those with SOCKET in their names";
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", EXIT_STATUS))]
 pub(crate) struct EnvArguments {
     /// Part of the names to list, in any case
     #[arg(value_name = "FILTER")]

@@ -11,11 +11,9 @@ mod completions;
 mod doctor;
 mod env;
 mod escapes;
-mod exit_status;
 mod file;
 mod gpu;
 mod library;
-mod named_file;
 mod nccl_file;
 mod output;
 mod preload;
@@ -26,7 +24,6 @@ mod settings;
 mod system;
 mod trace;
 mod value_parser;
-mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,8 +48,8 @@ pub fn main() -> ExitCode {
         Command::Man(arguments) => completions::man(&arguments, Arguments::command()),
     };
     result.unwrap_or_else(|error| {
-        if exit_status::is_output_closed(&error) {
-            return exit_status::OUTPUT_CLOSED.into();
+        if output::is_closed(&error) {
+            return output::CLOSED.into();
         }
         output::write_to_stderr(&format!("error: {error:#}\n"));
         ExitCode::FAILURE

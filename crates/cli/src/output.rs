@@ -3,12 +3,12 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
 use crate::escapes;
@@ -53,6 +53,14 @@ pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result
 /// Writes a text to the standard error, in one piece, as ranks share it. If that is closed, it is lost.
 pub(crate) fn write_to_stderr(text: &str) {
     let _ = io::stderr().write_all(escapes::in_lines(text).as_bytes());
+}
+
+/// The status that a shell reports for a program that SIGPIPE ended. Rust ignores that signal, so printing fails instead.
+pub(crate) const CLOSED: u8 = 128 + 13;
+
+/// Returns whether the reader of the output has closed it. Nothing else here writes to a pipe.
+pub(crate) fn is_closed(error: &Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// A stream of text to which each control character is written as an escape.

@@ -5,9 +5,9 @@ use libnccl::{Config, Version};
 
 use super::benchmark::Benchmark;
 use super::measure::Work;
-use super::measure::description::{Description, available_bytes};
 use super::measure::memory::Memory;
 use super::measure::ranks::Ranks;
+use super::measure::ranks::{Description, available_bytes};
 use super::output::Output;
 use super::parameters::{Case, Parameters};
 use super::start::Job;

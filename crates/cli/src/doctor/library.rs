@@ -10,8 +10,8 @@ use libnccl::{Backend, Nccl, Version};
 use libnccl_observe::library_file::Identity;
 use serde::{Deserialize, Serialize};
 
+use super::child::Probe;
 use super::finding::{Finding, Text};
-use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::{Cuda, NcclFile};
 

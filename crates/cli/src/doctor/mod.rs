@@ -6,15 +6,11 @@
 mod advisories;
 mod child;
 mod copies;
-mod devices;
 mod driver;
-mod files;
 mod finding;
 mod library;
 mod limits;
 mod network;
-mod probe;
-mod ras;
 #[cfg(test)]
 #[path = "../../tests/unit/doctor.rs"]
 mod tests;
@@ -32,10 +28,10 @@ use libnccl::Version;
 use serde::Serialize;
 
 use crate::escapes::in_line;
+use crate::nccl_file::Variables;
 use crate::output;
 use crate::settings::Settings;
 use crate::system::System;
-use crate::variables::Variables;
 use driver::Driver;
 use finding::{Finding, Level, Section};
 use library::{Library, Search, Tried};
@@ -99,7 +95,7 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let library = search.library.as_ref();
     let mut settings = Settings::of(system);
     let call = library.and_then(|library| library.probe.call.as_ref());
-    let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
+    let unread = call.map(|call| settings.correct(&call.added, child::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
     let examined = Examined { system, settings: &settings, driver: &driver, library, known: &known };
@@ -110,13 +106,13 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
         ("driver", driver.findings(system, library)),
-        ("devices", devices::findings(&examined)),
+        ("devices", driver::devices(&examined)),
         ("advisories", advisories.unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
         ("network", network::findings(system, &settings, library)),
-        ("files", files::findings(&settings, &unread, library)),
+        ("files", variables::files(&settings, &unread, library)),
         ("variables", variables::findings(&examined)),
-        ("ras", ras::findings(&settings)),
+        ("ras", network::ras(&settings)),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
     let sections = sections.map(|(name, findings)| Section { name, findings }).collect();

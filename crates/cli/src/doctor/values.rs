@@ -12,8 +12,8 @@ use cuda_common::stack::STACKS;
 
 use super::finding::Finding;
 use super::{Examined, network};
+use crate::nccl_file::Newest;
 use crate::settings::{Setting, integer, taken_literally};
-use crate::variables::Newest;
 
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];

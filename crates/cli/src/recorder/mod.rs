@@ -18,7 +18,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{escapes, named_file, output};
+use crate::{escapes, file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
@@ -120,7 +120,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     }
     // After the result, as it may fail.
     if let Some(file) = &arguments.html {
-        named_file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
+        file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -39,7 +39,7 @@ use self::process::{ROLE, asks_for_the_end, exit_code};
 pub(crate) use self::process::{
     THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
 };
-use crate::exit_status::OUTPUT_CLOSED;
+use crate::output::CLOSED;
 use crate::output::write_to_stderr;
 use crate::value_parser::{MAX_RANKS, whole};
 
@@ -188,7 +188,7 @@ fn front(inherit: bool) -> Result<ExitCode> {
                 match result.context("the ranks' output cannot be written") {
                     Ok(_) => {}
                     // The status of a rank that has failed is not lost.
-                    Err(error) if !matches!(code, 0 | OUTPUT_CLOSED) => {
+                    Err(error) if !matches!(code, 0 | CLOSED) => {
                         write_to_stderr(&format!("nccl run: {error:#}\n"));
                     }
                     Err(error) => return Err(error),

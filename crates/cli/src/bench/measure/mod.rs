@@ -1,7 +1,6 @@
 //! The measurement of an operation, by the ranks of a thread.
 
 mod buffers;
-pub(crate) mod description;
 pub(crate) mod memory;
 pub(crate) mod ranks;
 

@@ -15,12 +15,12 @@ use libnccl::{Backend, Nccl};
 
 use super::arguments::MeasureArguments;
 use super::measure::Measurement;
-use super::measure::description::Description;
+use super::measure::ranks::Description;
 use super::parameters::{Case, Parameters};
 use super::plot;
 use super::start::Job;
 use crate::nccl_file::{self, NcclFile};
-use crate::{exit_status, gpu, named_file, output};
+use crate::{file, gpu, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
 use table::{Table, Usage};
 
@@ -69,7 +69,7 @@ impl Output {
         let parameters = all.first().context("nothing to measure")?;
         let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
         let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
-        files.into_iter().try_for_each(|file| named_file::check(file))?;
+        files.into_iter().try_for_each(|file| file::check(file))?;
         if self.csv == Some(None) {
             write(&None, CSV_HEAD)?;
         }
@@ -209,7 +209,7 @@ impl Written {
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };
-    for problem in problems.filter(|problem| !exit_status::is_output_closed(problem)) {
+    for problem in problems.filter(|problem| !output::is_closed(problem)) {
         output::write_to_stderr(&format!("error: {problem:#}\n"));
     }
     first.map_or(Ok(is_good), Err)
@@ -221,7 +221,7 @@ pub(crate) fn exit_code(is_good: bool) -> ExitCode {
 
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
-        Some(file) => named_file::write(file, text.as_bytes()),
+        Some(file) => file::write(file, text.as_bytes()),
         None => {
             let mut stdout = output::stdout();
             stdout.write_all(text.as_bytes())?;

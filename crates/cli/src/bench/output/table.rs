@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::report::{Library, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::data::FirstWrong;
-use crate::bench::measure::description::Description;
+use crate::bench::measure::ranks::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
 use crate::escapes::in_line;

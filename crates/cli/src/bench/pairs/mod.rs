@@ -16,13 +16,13 @@ use super::arguments::refuse;
 use super::compare::ratio;
 use super::data::number::Arithmetic;
 use super::data::{Data, Reduction};
-use super::measure::description::available_bytes;
 use super::measure::memory::{Buffer, Memory};
+use super::measure::ranks::available_bytes;
 use super::measure::ranks::{Rank, Ranks};
 use super::output::{conclude, exit_code, progress_bar};
 use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};
-use crate::{named_file, output};
+use crate::{file, output};
 use matrix::{Link, Pairs};
 
 const HELP: &str = "\
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
         if job.rank(thread) > 0 {
             return measure(job, thread, &own, &measured).map(|()| true);
         }
-        own.svg.as_deref().map_or(Ok(()), named_file::check)?;
+        own.svg.as_deref().map_or(Ok(()), file::check)?;
         measure(job, thread, &own, &measured)?;
         // A signal may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
@@ -129,7 +129,7 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     if !is_good {
         output::write_to_stderr(&format!("error: {}\n", problems.join("; ")));
     }
-    let draw = |file| named_file::write(file, heat_map::draw(pairs).as_bytes());
+    let draw = |file| file::write(file, heat_map::draw(pairs).as_bytes());
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
 }
 

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::output::report::{Report, Row};
 use super::statistics::Statistic;
-use crate::{escapes, file, named_file};
+use crate::{escapes, file};
 
 const HELP: &str = "\
 Example:
@@ -92,7 +92,7 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
         anstream::eprintln!("warning: {rows}");
     }
     ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&all, statistic).as_bytes())
+    file::write(file, chart::draw(&all, statistic).as_bytes())
 }
 
 /// Returns the point of a row, or its figures if they have no place on logarithmic axes.
