@@ -15,7 +15,7 @@ use crate::nccl_file::NcclFile;
 use crate::nccl_file::{Newest, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
-use crate::{escapes, library, output};
+use crate::{library, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,7 +123,7 @@ fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::
         writeln!(out, "# ?: not set, and its default is not known")?;
     }
     for Variable { name, value, origin, known } in variables {
-        let value = escapes::in_line(value.as_deref().unwrap_or("?"));
+        let value = output::in_line(value.as_deref().unwrap_or("?"));
         let unknown = if *known { "" } else { "; unknown to this version" };
         writeln!(out, "{name}={value}  ({origin}{unknown})")?;
     }

@@ -24,7 +24,7 @@ use crate::run::{THIS_PROGRAM, ignores};
 use crate::settings::Settings;
 use crate::system::System;
 use crate::value_parser::{MAX_RANKS, whole};
-use crate::{gpu, library, output};
+use crate::{library, output};
 
 /// The arguments that select the ranks and their library.
 #[derive(Debug, Clone, Args)]
@@ -187,11 +187,11 @@ fn implementation(
         },
     };
     // Before the memory space is known: the CPU backend has that of CUDA if CUDA is there.
-    let _ = gpu::load_driver();
+    let _ = library::load_driver();
     if nccl.memory_space() == MemorySpace::Host {
         return Ok((nccl, 0, None));
     }
-    match gpu::count() {
+    match library::gpus() {
         Ok(gpus) => Ok((nccl, gpus, None)),
         Err(problem) if path.is_some() || backend.is_some() => {
             bail!("{} needs a GPU: {problem}", nccl.backend())

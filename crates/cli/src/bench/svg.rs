@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::escapes::in_xml;
+use crate::output::in_xml;
 
 /// A color on a light background, and on a dark one.
 pub(crate) type Color = (&'static str, &'static str);

@@ -23,7 +23,7 @@ use super::library::{NOT_STARTED, Search};
 use crate::nccl_file::NcclFile;
 use crate::run::THIS_PROGRAM;
 use crate::system::environment;
-use crate::{gpu, library, output};
+use crate::{library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -139,7 +139,7 @@ impl Answers {
         let failure = probe.reasons();
         match (driver, search) {
             (None, _) => {
-                let problem = format!("{} cannot be loaded: {failure}", gpu::DRIVER);
+                let problem = format!("{} cannot be loaded: {failure}", library::DRIVER);
                 let text =
                     "no library was examined, as the driver ended the process that would have loaded it";
                 let finding = Finding::warning(text, "repair the driver, and run `nccl doctor` again");
@@ -190,9 +190,9 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     print(&answers)?;
     answers.probe.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
     print(&answers)?;
-    if gpu::stand_in().is_some() {
+    if library::stand_in().is_some() {
         // Its initialization checks its variables.
-        let _ = gpu::count();
+        let _ = library::gpus();
     }
     if path.as_deref().and_then(NcclFile::read).is_some_and(|file| file.is_cpu_backend) {
         // It checks some of its variables only now.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Examined;
 use super::finding::{Finding, Text};
 use super::library::{Library, NOT_STARTED};
-use crate::gpu;
+use crate::library;
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
@@ -34,16 +34,16 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(super) fn new() -> Self {
-        let loaded = gpu::load_driver().is_ok();
-        let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = gpu::newest_cuda().map(Text);
-        let library = gpu::DRIVER.into();
-        Self { library, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, ..Self::default() }
+        let loaded = library::load_driver().is_ok();
+        let (gpus, problem) = library::gpus().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
+        let cuda = library::newest_cuda().map(Text);
+        let library = library::DRIVER.into();
+        Self { library, loaded, stand_in: library::stand_in(), gpus, problem, cuda, ..Self::default() }
     }
 
     /// Returns a driver that ended its process for this reason, or whose process could not be started.
     pub(super) fn failed(problem: String, is_unasked: bool) -> Self {
-        Self { library: gpu::DRIVER.into(), problem: Some(problem), is_unasked, ..Self::default() }
+        Self { library: library::DRIVER.into(), problem: Some(problem), is_unasked, ..Self::default() }
     }
 
     pub(super) fn with(self, system: &System) -> Self {
@@ -70,7 +70,7 @@ impl Driver {
     fn state(&self, system: &System, library: Option<&Library>) -> Finding {
         let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, is_unasked, .. } = self;
         let (name, devices) = match stand_in {
-            Some(file) => (format!("{}, {}", file.display(), gpu::STAND_IN), "devices"),
+            Some(file) => (format!("{}, {}", file.display(), library::STAND_IN), "devices"),
             None => (name.clone(), "GPUs"),
         };
         let Some(problem) = problem else {

@@ -27,9 +27,9 @@ use clap::Args;
 use libnccl::Version;
 use serde::Serialize;
 
-use crate::escapes::in_line;
 use crate::nccl_file::Variables;
 use crate::output;
+use crate::output::in_line;
 use crate::settings::Settings;
 use crate::system::System;
 use driver::Driver;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::run::{field, has_bit};
-use crate::{escapes, file};
+use crate::{file, output};
 
 /// A process that writes a recording on a signal.
 struct Rank {
@@ -82,7 +82,7 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     if files.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    problems.iter().for_each(|problem| anstream::eprintln!("warning: {}", escapes::in_line(problem)));
+    problems.iter().for_each(|problem| anstream::eprintln!("warning: {}", output::in_line(problem)));
     Ok(files)
 }
 

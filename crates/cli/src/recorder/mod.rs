@@ -18,7 +18,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{escapes, file, output};
+use crate::{file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
@@ -98,7 +98,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     };
     let Recordings { jobs, left_out, lacks_some } = recording::read(&arguments.paths, written)?;
     for problem in &left_out {
-        anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
+        anstream::eprintln!("warning: left out: {}", output::in_line(problem));
     }
     for problem in jobs.iter().filter_map(different_libraries) {
         anstream::eprintln!("warning: {problem}");

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
-use crate::escapes::in_xml;
+use crate::output::in_xml;
 
 /// Pixels.
 const WIDTH: f64 = 1200.0;

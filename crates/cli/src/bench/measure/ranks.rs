@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::memory::{Buffer, Memory};
 use crate::bench::output::report;
 use crate::bench::start::Job;
-use crate::gpu;
+use crate::library;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
 /// The number of numbers that are reduced at a time.
@@ -212,7 +212,7 @@ fn describe(rank: &Rank) -> Result<Description> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
     let device = rank.memory.device()?;
     // The devices of the CUDA emulation have their memory from the host.
-    let has_host_memory = device.is_none() || gpu::stand_in().is_some();
+    let has_host_memory = device.is_none() || library::stand_in().is_some();
     Ok(Description {
         // A record has room for so much.
         rank: report::Rank {

@@ -9,8 +9,8 @@ use crate::bench::data::FirstWrong;
 use crate::bench::measure::ranks::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
-use crate::escapes::in_line;
-use crate::gpu::STAND_IN;
+use crate::library::STAND_IN;
+use crate::output::in_line;
 
 /// The bytes of a GPU's memory that were used for initialization, buffers and operations.
 pub(crate) type Usage = [i64; 3];

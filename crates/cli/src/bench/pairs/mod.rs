@@ -1,6 +1,5 @@
 //! `nccl bench pairs`: bandwidth and latency between every two ranks.
 
-mod heat_map;
 mod matrix;
 
 use std::path::PathBuf;
@@ -14,7 +13,7 @@ use libnccl::{Config, DataType, ReduceOp};
 
 use super::arguments::refuse;
 use super::compare::ratio;
-use super::data::number::Arithmetic;
+use super::data::Arithmetic;
 use super::data::{Data, Reduction};
 use super::measure::memory::{Buffer, Memory};
 use super::measure::ranks::available_bytes;
@@ -129,7 +128,7 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     if !is_good {
         output::write_to_stderr(&format!("error: {}\n", problems.join("; ")));
     }
-    let draw = |file| file::write(file, heat_map::draw(pairs).as_bytes());
+    let draw = |file| file::write(file, matrix::draw(pairs).as_bytes());
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
 }
 

@@ -1,10 +1,8 @@
 //! `nccl ras`: asks a running job which of its ranks are late, stuck, failed or dead.
 
-mod prometheus;
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
-use std::io::{self, Write, stdout};
+use std::fmt::{Display, Write as _};
+use std::io::Write;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,8 +14,8 @@ use libnccl_observe::ras::{
 };
 use serde_json::{Value, json};
 
-use crate::escapes::{in_line, in_lines};
 use crate::output;
+use crate::output::{in_line, in_lines, stdout};
 
 const HELP: &str = "\
 Every process of a job answers at NCCL_RAS_ADDR (NCCL 2.24 and newer; verdicts need 2.28.7). The CPU backend does \
@@ -99,7 +97,7 @@ pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
         Action::Status => status(&client, arguments),
         Action::Monitor => monitor(&client, arguments.json),
         Action::Diagnostics => {
-            write!(stdout(), "{}", in_lines(&client.diagnostics()?))?;
+            write!(stdout(), "{}", client.diagnostics()?)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -148,24 +146,22 @@ fn report(
         }
         sampled => sampled?,
     };
-    let verdicts = verdicts(&reports);
     let Some(last) = reports.last() else { return Ok((ExitCode::FAILURE, None)) };
+    let found = Found { verdicts: verdicts(&reports), last, reports: reports.len(), elapsed };
     if arguments.prometheus {
-        write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
+        write!(stdout(), "{}", metrics(last, &found.verdicts))?;
     } else if arguments.json {
-        output::print_json(&as_json(last, &verdicts, reports.len(), elapsed)?)?;
+        output::print_json(&found.as_json()?)?;
     } else {
-        print(client, last, &verdicts, reports.len(), elapsed, arguments)?;
+        found.print(client, arguments)?;
     }
-    let code = if verdicts.iter().any(Verdict::is_problem) {
-        ExitCode::from(PROBLEM)
-    } else if is_empty(last) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    let code = match found.verdicts.iter().any(Verdict::is_problem) {
+        true => PROBLEM,
+        // No report of a job.
+        false => u8::from(is_empty(last)),
     };
     // What does not move until the next one is frozen for that long.
-    Ok((code, Some((last.clone(), Instant::now()))))
+    Ok((code.into(), Some((last.clone(), Instant::now()))))
 }
 
 fn now() -> impl Display {
@@ -204,68 +200,83 @@ fn interval(report: &Report) -> Duration {
     interval.clamp(INTERVAL, MAX_INTERVAL)
 }
 
-fn print(
-    client: &RasClient,
-    last: &Report,
-    verdicts: &[Verdict],
+/// The reports of some time, of which the last one is shown, and what follows from them.
+struct Found<'a> {
+    verdicts: Vec<Verdict>,
+    last: &'a Report,
     reports: usize,
     elapsed: Duration,
-    arguments: &RasArguments,
-) -> Result<()> {
-    let mut out = Vec::new();
-    if arguments.watch.is_some() {
-        writeln!(out, "{}", now())?;
-    }
-    let limit = if arguments.verbose { usize::MAX } else { MAX_VERDICTS };
-    for verdict in verdicts.iter().take(limit) {
-        writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
-    }
-    if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
-        writeln!(out, "... and {more} more, which --verbose lists")?;
-    }
-    if is_empty(last) {
-        writeln!(out, "no communicator is ready: nothing is known of the job")?;
-    } else if !verdicts.iter().any(Verdict::is_problem) {
-        writeln!(
-            out,
-            "no problem found in collectives; sends and receives are not counted: `nccl recorder diff` compares them"
-        )?;
-    }
-    writeln!(out)?;
-    write_table(&mut out, last)?;
-    writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
-    stdout().write_all(in_lines(&String::from_utf8_lossy(&out)).as_bytes())?;
-    if arguments.verbose {
-        // A failure does not change the verdict.
-        match client.verbose_status() {
-            Ok(report) => write!(stdout(), "\n{}", in_lines(&report))?,
-            Err(error) => anstream::eprintln!("warning: {}", in_line(&error.to_string())),
-        }
-    }
-    Ok(())
 }
 
-fn write_table(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    if report.communicators.is_empty() {
-        return writeln!(out, "the processes that answered have no communicator");
+impl Found<'_> {
+    fn print(&self, client: &RasClient, arguments: &RasArguments) -> Result<()> {
+        let Self { verdicts, last, reports, elapsed } = self;
+        let mut out = stdout();
+        if arguments.watch.is_some() {
+            writeln!(out, "{}", now())?;
+        }
+        let limit = if arguments.verbose { usize::MAX } else { MAX_VERDICTS };
+        for verdict in verdicts.iter().take(limit) {
+            writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
+        }
+        if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
+            writeln!(out, "... and {more} more, which --verbose lists")?;
+        }
+        if is_empty(last) {
+            writeln!(out, "no communicator is ready: nothing is known of the job")?;
+        } else if !verdicts.iter().any(Verdict::is_problem) {
+            let advice = "sends and receives are not counted: `nccl recorder diff` compares them";
+            writeln!(out, "no problem found in collectives; {advice}")?;
+        }
+        writeln!(out, "\n{}", table(last))?;
+        writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
+        out.flush()?;
+        if arguments.verbose {
+            // A failure does not change the verdict.
+            match client.verbose_status() {
+                Ok(report) => write!(stdout(), "\n{report}")?,
+                Err(error) => anstream::eprintln!("warning: {}", in_line(&error.to_string())),
+            }
+        }
+        Ok(())
     }
-    writeln!(out, "{:<18} {:>6} {:>7}  {:<9} launched", "communicator", "ranks", "missing", "state")?;
-    for communicator in &report.communicators {
-        let mut states: BTreeSet<String> = communicator.ranks.iter().map(state).collect();
-        if communicator.is_initialising() {
+
+    fn as_json(&self) -> Result<Value> {
+        let verdicts = self.verdicts.iter().map(|verdict| {
+            let mut value = serde_json::to_value(verdict)?;
+            value["text"] = verdict.to_string().into();
+            value["is_problem"] = verdict.is_problem().into();
+            Ok(value)
+        });
+        let verdicts: Vec<Value> = verdicts.collect::<Result<_>>()?;
+        Ok(json!({
+            "time": now().to_string(),
+            "verdicts": verdicts,
+            "reports": self.reports,
+            "elapsed_seconds": self.elapsed.as_secs_f64(),
+            "last_report": self.last,
+        }))
+    }
+}
+
+fn table(report: &Report) -> String {
+    if report.communicators.is_empty() {
+        return "the processes that answered have no communicator".into();
+    }
+    let line = |id: &str, size: &str, missing: &str, states: &str, launched: &str| {
+        format!("{id:<18} {size:>6} {missing:>7}  {states:<9} {launched}")
+    };
+    let mut lines = vec![line("communicator", "ranks", "missing", "state", "launched")];
+    for one in &report.communicators {
+        let mut states: BTreeSet<String> = one.ranks.iter().map(state).collect();
+        if one.is_initialising() {
             states.insert(RankState::Init.to_string());
         }
-        writeln!(
-            out,
-            "{:<18} {:>6} {:>7}  {:<9} {}",
-            communicator.id().to_string(),
-            communicator.size,
-            communicator.unanswered(),
-            states.into_iter().collect::<Vec<_>>().join(","),
-            launched(communicator)
-        )?;
+        let states = states.into_iter().collect::<Vec<_>>().join(",");
+        let [size, missing] = [one.size, one.unanswered()].map(|number| number.to_string());
+        lines.push(line(&one.id().to_string(), &size, &missing, &states, &launched(one)));
     }
-    Ok(())
+    lines.join("\n")
 }
 
 fn state(rank: &RankReport) -> String {
@@ -296,7 +307,7 @@ fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool)
     if is_watched {
         writeln!(stdout(), "{}", now())?;
     }
-    write!(stdout(), "{}\nVerdicts need NCCL {since} or newer.\n", in_lines(&report))?;
+    write!(stdout(), "{report}\nVerdicts need NCCL {since} or newer.\n")?;
     Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
 }
 
@@ -306,23 +317,6 @@ fn has_findings(report: &str) -> bool {
     lines.any(|line| {
         !line.is_empty() && !matches!(line, "Errors" | "Warnings") && !line.bytes().all(|byte| byte == b'=')
     })
-}
-
-fn as_json(last: &Report, verdicts: &[Verdict], reports: usize, elapsed: Duration) -> Result<Value> {
-    let verdicts = verdicts.iter().map(|verdict| {
-        let mut value = serde_json::to_value(verdict)?;
-        value["text"] = verdict.to_string().into();
-        value["is_problem"] = verdict.is_problem().into();
-        Ok(value)
-    });
-    let verdicts: Vec<Value> = verdicts.collect::<Result<_>>()?;
-    Ok(json!({
-        "time": now().to_string(),
-        "verdicts": verdicts,
-        "reports": reports,
-        "elapsed_seconds": elapsed.as_secs_f64(),
-        "last_report": last,
-    }))
 }
 
 fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
@@ -339,10 +333,8 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
         loop {
             match monitor.next_event(Duration::from_secs(3600)) {
                 Ok(None) => {}
-                Ok(Some(event)) if is_json => {
-                    writeln!(stdout(), "{}", in_lines(&serde_json::to_string(&event)?))?;
-                }
-                Ok(Some(event)) => writeln!(stdout(), "{}", in_lines(&event.to_string()))?,
+                Ok(Some(event)) if is_json => writeln!(stdout(), "{}", serde_json::to_string(&event)?)?,
+                Ok(Some(event)) => writeln!(stdout(), "{event}")?,
                 // The process that reported the events has ended; another one may go on.
                 Err(RasError::Closed { .. }) => break,
                 Err(error) => return Err(error.into()),
@@ -351,6 +343,88 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
     }
 }
 
+/// Returns a report as metrics in Prometheus's text format. docs/hangs.md lists them.
+fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
+    let mut out = Metrics::default();
+    let communicators: Vec<&ReportedCommunicator> =
+        report.communicators.iter().filter(|one| !one.is_initialising()).collect();
+    let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for verdict in verdicts {
+        let kind = serde_json::to_value(&verdict.kind).ok();
+        let kind = kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned));
+        *kinds.entry(kind.unwrap_or_default()).or_default() += 1;
+    }
+    let help = "Communicators of the job, as far as the process that answered knows it";
+    out.family("nccl_ras_communicators", "gauge", help);
+    out.sample(&[("version", &report.nccl_version)], communicators.len());
+    out.family("nccl_ras_ranks", "gauge", "Ranks of a communicator");
+    communicators.iter().for_each(|one| out.sample(&names(one), one.size));
+    out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not answered");
+    communicators.iter().for_each(|one| out.sample(&names(one), one.unanswered()));
+    out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
+    for ([hash, secondary], rank) in ranks() {
+        let [number, host]: [Label<'_>; 2] = [("rank", &rank.rank), ("host", &rank.host)];
+        let [pid, device]: [Label<'_>; 2] = [("pid", &rank.pid), ("device", &rank.cuda_dev)];
+        for (collective, count) in &rank.collective_counts {
+            out.sample(&[hash, secondary, number, host, pid, device, ("collective", collective)], count);
+        }
+    }
+    out.family("nccl_ras_async_error", "gauge", "Asynchronous error of a rank, a ncclResult_t");
+    for ([hash, secondary], rank) in ranks() {
+        let error = rank.status.as_ref().map(|status| status.async_error);
+        error.into_iter().for_each(|error| out.sample(&[hash, secondary, ("rank", &rank.rank)], error));
+    }
+    out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
+    kinds.iter().for_each(|(kind, count)| out.sample(&[("verdict", kind)], count));
+    out.family("nccl_ras_problems", "gauge", "Conclusions that something is wrong");
+    out.sample(&[], verdicts.iter().filter(|verdict| verdict.is_problem()).count());
+    out.family("nccl_ras_collection_seconds", "gauge", "Time that the job took for the report");
+    report.ras.collection_time_sec.iter().for_each(|seconds| out.sample(&[], seconds));
+    out.family("nccl_ras_collection_timeouts", "gauge", "Processes that were given up for the report");
+    report.ras.timeouts_count.iter().for_each(|timeouts| out.sample(&[], timeouts));
+    out.text
+}
+
+type Label<'a> = (&'a str, &'a dyn Display);
+
+fn names(communicator: &ReportedCommunicator) -> [Label<'_>; 2] {
+    [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
+}
+
+#[derive(Debug, Default)]
+struct Metrics {
+    text: String,
+    /// The name of the family whose samples come next.
+    family: &'static str,
+    /// The samples that there are, without their values.
+    known: BTreeSet<String>,
+}
+
+// Writing to a string cannot fail.
+impl Metrics {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.family = name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
+        let name = self.family;
+        let labels: Vec<String> =
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        // Of an entry that a report has twice, the first: Prometheus refuses the file otherwise.
+        if self.known.insert(format!("{name}{labels}")) {
+            let _ = writeln!(self.text, "{name}{labels} {value}");
+        }
+    }
+}
+
+/// Escapes a label. Prometheus refuses a file with an escape that is not its own, as that of a control character is.
+fn escape(text: &str) -> String {
+    in_lines(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 #[cfg(test)]
-#[path = "../../tests/unit/ras.rs"]
+#[path = "../tests/unit/ras.rs"]
 mod tests;
