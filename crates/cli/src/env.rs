@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::EXIT_STATUS;
 use crate::nccl_file::NcclFile;
-use crate::nccl_file::{Newest, Variables};
+use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
 use crate::{library, output};
@@ -52,12 +52,12 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let (nccl, newest) = (library::find(arguments.library.as_deref())?, Newest::read()?);
+    let nccl = library::find(arguments.library.as_deref())?;
     let file = match nccl.as_ref().map(Nccl::backend) {
         Some(Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) }) => NcclFile::read(path),
         _ => None,
     };
-    let release = newest.release()?;
+    let release = KNOWN.release()?;
     let (title, known) = match &nccl {
         Some(nccl) => {
             let title = format!("NCCL {}, {}", nccl.version(), nccl.backend());
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
             let title = format!(
                 "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows"
             );
-            (title, newest.defaults.keys().cloned().collect())
+            (title, KNOWN.defaults.keys().cloned().collect())
         }
     };
     let settings = Settings::of(&System::here());
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
     let default = |name: &str| {
         let told = parameters.as_ref().and_then(|parameters| default(parameters, name));
-        told.or_else(|| newest.defaults.get(name).filter(|_| is_newest)?.clone())
+        told.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
     };
     let mut variables = variables(&known, &settings, default);
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::error::Error;
-use std::ffi::{CStr, OsStr, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use anyhow::Result;
 use cuda_common::Interface;
@@ -102,6 +103,49 @@ pub(crate) fn load_driver() -> Result<(), String> {
     let driver = unsafe { libloading::Library::new(DRIVER) };
     // Never unloaded: it starts threads.
     driver.map(std::mem::forget).map_err(|error| reason(&error))
+}
+
+/// `nvmlGpuFabricInfo_t`.
+#[repr(C)]
+#[derive(Default)]
+struct FabricInfo {
+    cluster: [u8; 16],
+    status: c_int,
+    clique: c_uint,
+    state: u8,
+}
+
+/// Returns the GPUs that cannot use the fabric of NVLink switches that they are connected to, with the reason. `None` without NVML.
+pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
+    // SAFETY: loading only runs the library's initializers, which NVIDIA makes for any program.
+    let nvml = unsafe { libloading::Library::new("libnvidia-ml.so.1") }.ok()?;
+    // Never unloaded, as the driver.
+    let nvml = ManuallyDrop::new(nvml);
+    let mut count = 0;
+    // SAFETY: the functions have these types, and get valid places for their results.
+    let (get, infos) = unsafe {
+        let init = nvml.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2").ok()?;
+        let counts = nvml.get::<unsafe extern "C" fn(*mut c_uint) -> c_int>(b"nvmlDeviceGetCount_v2").ok()?;
+        let get = b"nvmlDeviceGetHandleByIndex_v2";
+        let get = nvml.get::<unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int>(get).ok()?;
+        let info = b"nvmlDeviceGetGpuFabricInfo";
+        let info = nvml.get::<unsafe extern "C" fn(*mut c_void, *mut FabricInfo) -> c_int>(info).ok()?;
+        (init() == 0 && counts(&raw mut count) == 0).then_some((get, info))?
+    };
+    let unready = |gpu| {
+        let (mut device, mut info) = (ptr::null_mut(), FabricInfo::default());
+        // SAFETY: as above.
+        let is_known = unsafe { get(gpu, &raw mut device) == 0 && infos(device, &raw mut info) == 0 };
+        match (info.state, info.status) {
+            (1, _) if is_known => Some(format!("GPU {gpu} has not begun to register")),
+            (2, _) if is_known => Some(format!("GPU {gpu} has not been registered yet")),
+            (3, status @ 1..) if is_known => {
+                Some(format!("GPU {gpu} was refused with the NVML error {status}"))
+            }
+            _ => None,
+        }
+    };
+    Some((0..count).filter_map(unready).collect())
 }
 
 /// Returns the text of the dynamic linker, if there is one.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::{fmt, io};
 
 use anyhow::{Context, Result};
@@ -115,50 +116,34 @@ fn variable(text: &str) -> Option<&str> {
     is_variable.then_some(name)
 }
 
-/// The variables of the newest release that this program knows.
-#[derive(Debug, Deserialize)]
+/// What this program knows of variables, whose names are those of the newest release.
+pub(crate) static KNOWN: LazyLock<Known> =
+    LazyLock::new(|| serde_json::from_str(include_str!("nccl_variables.json")).unwrap_or_default());
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Newest {
+pub(crate) struct Known {
     release: String,
     /// The default of each; `None` if it has none that is a text or a number, and means something else if it is not set.
     pub(crate) defaults: BTreeMap<String, Option<String>>,
+    /// The least and the greatest number that NCCL obeys.
+    pub(crate) ranges: BTreeMap<String, (i64, i64)>,
+    /// The variables of the CPU backend, and of the CUDA emulation.
+    cpu_backend: BTreeSet<String>,
+    /// Variables of NCCL's builds, tests and images, which the library does not read.
+    pub(crate) builds: BTreeSet<String>,
+    /// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
+    pub(crate) pytorch: BTreeSet<String>,
+    /// Beginnings of the variables of nccl-tests and of plugins.
+    pub(crate) prefixes: Vec<String>,
 }
 
-impl Newest {
-    pub(crate) fn read() -> Result<Self> {
-        serde_json::from_str(include_str!("nccl_variables.json")).context("nccl_variables.json")
-    }
-
+impl Known {
     pub(crate) fn release(&self) -> Result<Version> {
         self.release.parse().with_context(|| format!("the release {} in nccl_variables.json", self.release))
     }
 }
 
-/// The variables of the CPU backend, and of the CUDA emulation.
-const OF_CPU: [&str; 22] = [
-    "LIBNCCL_CPU_DEVICES",
-    "LIBNCCL_CPU_DEVICE_MEMORY",
-    "LIBNCCL_CPU_FAILURES",
-    "LIBNCCL_CPU_FAULTS",
-    "LIBNCCL_CPU_IGNORE",
-    "LIBNCCL_CPU_PLANT",
-    "LIBNCCL_CPU_RACES",
-    "LIBNCCL_CPU_REPORT",
-    "LIBNCCL_CPU_SEED",
-    "LIBNCCL_CPU_STACKS",
-    "LIBNCCL_CPU_STRICT",
-    "LIBNCCL_CPU_TIMEOUT",
-    "LIBNCCL_CPU_WARN_AFTER",
-    "NCCL_COMM_ID",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
-    "NCCL_DEBUG_SUBSYS",
-    "NCCL_MULTI_RANK_GPU_ENABLE",
-    "NCCL_NET",
-    "NCCL_P2P_DISABLE",
-    "NCCL_RAS_ADDR",
-    "NCCL_RAS_ENABLE",
-];
 /// The least number of names in a library of NVIDIA or AMD; another is the CPU backend, whose file has none that
 /// can be told from other text.
 const MANY: usize = 40;
@@ -174,7 +159,7 @@ impl Variables {
         if file.variables.len() >= MANY {
             Self { names: file.variables.clone(), is_cpu: false }
         } else {
-            Self { names: OF_CPU.map(String::from).into(), is_cpu: true }
+            Self { names: KNOWN.cpu_backend.clone(), is_cpu: true }
         }
     }
 }

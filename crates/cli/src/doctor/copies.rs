@@ -104,10 +104,8 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     {
         let others: Vec<_> =
             library.other_loaded_libraries.iter().map(|path| path.display().to_string()).collect();
-        findings.push(Finding::warning(
-            format!("also in this process: {}", others.join(", ")),
-            "let all users of NCCL in the process load the same file",
-        ));
+        let advice = "let all users of NCCL in the process load the same file";
+        findings.push(Finding::warning(format!("also in this process: {}", others.join(", ")), advice));
     }
     if findings.is_empty() {
         findings.push(Finding::ok("no other copy"));
@@ -248,9 +246,11 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     let version = copy.file.version.map(|version| version.to_string());
     let differs = version.is_some_and(|version| version != owner.version);
     if differs || owner.size.is_some_and(|size| size != metadata.len()) {
+        let advice =
+            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version);
         return vec![Finding::warning(
             format!("{} is not the file of {}", copy.text(), owner.text()),
-            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version),
+            advice,
         )];
     }
     Vec::new()

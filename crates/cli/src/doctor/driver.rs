@@ -27,6 +27,9 @@ pub(crate) struct Driver {
     pub(crate) module: Option<String>,
     /// The names of the GPUs of the machine, whether this process sees them or not.
     pub(crate) models: Vec<String>,
+    /// The GPUs that cannot use the fabric of NVLink switches, with the reason.
+    #[serde(default)]
+    pub(crate) fabric: Vec<String>,
     /// True if the process that asks the driver could not be started.
     #[serde(skip)]
     pub(super) is_unasked: bool,
@@ -37,8 +40,17 @@ impl Driver {
         let loaded = library::load_driver().is_ok();
         let (gpus, problem) = library::gpus().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
         let cuda = library::newest_cuda().map(Text);
-        let library = library::DRIVER.into();
-        Self { library, loaded, stand_in: library::stand_in(), gpus, problem, cuda, ..Self::default() }
+        let (library, fabric) = (library::DRIVER.into(), library::unready_fabrics().unwrap_or_default());
+        Self {
+            fabric,
+            library,
+            loaded,
+            stand_in: library::stand_in(),
+            gpus,
+            problem,
+            cuda,
+            ..Self::default()
+        }
     }
 
     /// Returns a driver that ended its process for this reason, or whose process could not be started.
@@ -63,6 +75,13 @@ impl Driver {
                     built.major, newest.major
                 ),
             ));
+        }
+        if !self.fabric.is_empty() {
+            let text = format!("the fabric of NVLink switches is not ready: {}", self.fabric.join(", "));
+            let advice = "start nvidia-fabricmanager, wait until `nvidia-smi -q` shows that the fabric is completed, or see its log";
+            // One GPU alone needs no switch.
+            let finding = if self.gpus > 1 { Finding::problem } else { Finding::warning };
+            findings.push(finding(text, advice));
         }
         findings
     }
@@ -148,25 +167,26 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     let gpus = driver.models.len().max(on_bus.len());
     findings.extend(visible(system, gpus));
     if let Some(hidden @ ("none" | "void")) = system.variable("NVIDIA_VISIBLE_DEVICES") {
-        findings.push(Finding::warning(
-            format!("NVIDIA_VISIBLE_DEVICES={hidden}: the container has no GPU"),
-            "start the container with `--gpus all`, or set NVIDIA_VISIBLE_DEVICES=all for it",
-        ));
+        let text = format!("NVIDIA_VISIBLE_DEVICES={hidden}: the container has no GPU");
+        let advice = "start the container with `--gpus all`, or set NVIDIA_VISIBLE_DEVICES=all for it";
+        findings.push(Finding::warning(text, advice));
     }
     if !system.exists("/sys/bus/pci") {
-        findings.push(Finding::warning(
-            "/sys/bus/pci is not there: NCCL cannot see which GPUs and network cards are near each other",
-            "mount sysfs at /sys",
-        ));
+        let text =
+            "/sys/bus/pci is not there: NCCL cannot see which GPUs and network cards are near each other";
+        let advice = "mount sysfs at /sys";
+        findings.push(Finding::warning(text, advice));
     }
     let numa_nodes = system.names("/sys/devices/system/node").iter().filter(|name| is_node(name)).count();
     let placed = |device: &PathBuf| system.line(device.join("numa_node")).is_some_and(|node| node != "-1");
     let unplaced = on_bus.iter().filter(|device| !placed(device)).count();
     if numa_nodes > 1 && unplaced > 0 {
-        findings.push(Finding::warning(
-            format!("{unplaced} of {} GPUs have no NUMA node, and the machine has {numa_nodes}", on_bus.len()),
-            "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on",
-        ));
+        let text = format!(
+            "{unplaced} of {} GPUs have no NUMA node, and the machine has {numa_nodes}",
+            on_bus.len()
+        );
+        let advice = "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on";
+        findings.push(Finding::warning(text, advice));
     }
     if findings.is_empty() {
         let gpus = on_bus.len();

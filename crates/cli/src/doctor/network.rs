@@ -146,10 +146,8 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
     } else {
         return None;
     };
-    Some(Finding::warning(
-        format!("{text}; interfaces: {shown}"),
-        format!("correct {NAMES}: names separated by commas, without quotes and spaces"),
-    ))
+    let advice = format!("correct {NAMES}: names separated by commas, without quotes and spaces");
+    Some(Finding::warning(format!("{text}; interfaces: {shown}"), advice))
 }
 
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
@@ -191,10 +189,8 @@ impl<'a> List<'a> {
 fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let devices = system.names("/sys/class/infiniband");
     if devices.is_empty() && !system.exists("/sys/class") {
-        return vec![Finding::warning(
-            "/sys/class is not there: NCCL cannot see RDMA devices",
-            "mount sysfs at /sys",
-        )];
+        let advice = "mount sysfs at /sys";
+        return vec![Finding::warning("/sys/class is not there: NCCL cannot see RDMA devices", advice)];
     }
     if devices.is_empty() {
         return vec![match settings.value(HCA) {
@@ -207,25 +203,25 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     }
     let ports = active_ports(system);
     if ports.is_empty() {
+        let advice = "see `ibstat`; NCCL uses sockets until a port is active";
         return vec![Finding::warning(
             format!("RDMA devices without a link: {}", devices.join(", ")),
-            "see `ibstat`; NCCL uses sockets until a port is active",
+            advice,
         )];
     }
     let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
     let shown = shown.join(", ");
     if settings.is_on("NCCL_IB_DISABLE") {
-        return vec![Finding::warning(
-            format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE")),
-            "unset NCCL_IB_DISABLE once the fault that it was set for is found",
-        )];
+        let text = format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE"));
+        let advice = "unset NCCL_IB_DISABLE once the fault that it was set for is found";
+        return vec![Finding::warning(text, advice)];
     }
     let mut findings = Vec::new();
     if !system.names("/dev/infiniband").iter().any(|name| name.starts_with("uverbs")) {
-        findings.push(Finding::warning(
-            format!("the RDMA devices {shown} have no files in /dev/infiniband"),
-            "give them to the container: `--device=/dev/infiniband`, or the device plugin of Kubernetes",
-        ));
+        let text = format!("the RDMA devices {shown} have no files in /dev/infiniband");
+        let advice =
+            "give them to the container: `--device=/dev/infiniband`, or the device plugin of Kubernetes";
+        findings.push(Finding::warning(text, advice));
     }
     let Some(value) = settings.value(HCA) else {
         findings.push(Finding::ok(format!("RDMA devices with a link: {shown}")));

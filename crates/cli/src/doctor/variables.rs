@@ -6,41 +6,9 @@ use std::path::PathBuf;
 use super::finding::Finding;
 use super::library::Library;
 use super::{Examined, values};
-use crate::nccl_file::Variables;
+use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
 
-/// Variables of NCCL's builds, tests and images, which the library does not read.
-const OF_OTHERS: [&str; 11] = [
-    "NCCL_HOME",
-    "NCCL_ROOT",
-    "NCCL_ROOT_DIR",
-    "NCCL_DIR",
-    "NCCL_PATH",
-    "NCCL_LIB_DIR",
-    "NCCL_INCLUDE_DIR",
-    "NCCL_LIBRARY",
-    "NCCL_STATIC",
-    "NCCL_VERSION",
-    "NCCL_CUDA_PATH",
-];
-/// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
-const OF_PYTORCH: [&str; 6] = [
-    "NCCL_ASYNC_ERROR_HANDLING",
-    "NCCL_BLOCKING_WAIT",
-    "NCCL_DESYNC_DEBUG",
-    "NCCL_ENABLE_TIMING",
-    "NCCL_HEARTBEAT_TIMEOUT_SEC",
-    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
-];
-/// Beginnings of the variables of nccl-tests and of plugins.
-const PREFIXES: [&str; 6] = [
-    "NCCL_TESTS_",
-    "NCCL_OFI_",
-    "NCCL_FASTRAK_",
-    "NCCL_GPUDIRECTTCPX_",
-    "NCCL_INSPECTOR_",
-    "NCCL_TUNER_CONFIG",
-];
 /// Variables of this project that no library has.
 const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
 /// The likeness from which on a name counts as misspelt.
@@ -61,10 +29,8 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
         let is_slow = settings.number(name).is_some_and(|value| (value == 0) == name.ends_with("_ENABLE"));
         if !is_cpu && is_slow {
             let text = format!("{}: {consequence}", settings.text(name));
-            findings.push(Finding::warning(
-                text,
-                format!("unset {name} once the fault that it was set for is found"),
-            ));
+            let advice = format!("unset {name} once the fault that it was set for is found");
+            findings.push(Finding::warning(text, advice));
         }
     }
     // The section on files has theirs.
@@ -92,13 +58,13 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
 }
 
 fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
-    if OF_PYTORCH.contains(&name) {
-        return Some(Finding::warning(
-            format!("{}: PyTorch has retired this name", settings.text(name)),
-            format!("write TORCH_{name}, which PyTorch 2.2 and newer read"),
-        ));
+    if KNOWN.pytorch.contains(name) {
+        let text = format!("{}: PyTorch has retired this name", settings.text(name));
+        let advice = format!("write TORCH_{name}, which PyTorch 2.2 and newer read");
+        return Some(Finding::warning(text, advice));
     }
-    let is_others = OF_OTHERS.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let is_others =
+        KNOWN.builds.contains(name) || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix));
     // Of a name with spaces, which a file alone can have, the section on files tells.
     if known.is_empty()
         || known.contains(name)
@@ -220,8 +186,6 @@ fn missing(path: &str) -> Finding {
     } else {
         "correct NCCL_CONF_FILE, or unset it to use ~/.nccl.conf"
     };
-    Finding::warning(
-        format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report"),
-        advice,
-    )
+    let text = format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report");
+    Finding::warning(text, advice)
 }
