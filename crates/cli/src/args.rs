@@ -20,25 +20,11 @@ use crate::recorder::RecorderArguments;
 use crate::run::RunArguments;
 use crate::trace::TraceArguments;
 
-/// The end of every help text. Clap exits with status 2.
-pub(crate) const EXIT_STATUS: &str = "\
-Exit status:
-  0    Success
-  1    Failure; for bench also wrong results, for doctor also a problem
-  2    Invalid command line
-  141  The reader of the output closed it, as in `nccl ... | head -1`";
-
-const EXAMPLES: &str = "\
-Examples:
-  nccl doctor                                 is there anything to do before a job starts?
-  nccl bench all_reduce --ranks 4             is it right, and how fast?
-  nccl run -n 4 -- python3 train.py           start the ranks of a program on this host";
-
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
 // A name that does not depend on how it was started, which may be /proc/self/exe.
 #[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", EXIT_STATUS))]
+#[command(after_help = include_str!("help/nccl.txt").trim_end())]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Subcommands,
@@ -78,14 +64,8 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-const HELP: &str = "\
-Examples:
-  nccl completions bash > ~/.local/share/bash-completion/completions/nccl
-  nccl completions zsh > ~/.zfunc/_nccl
-  nccl completions fish > ~/.config/fish/completions/nccl.fish";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("help/completions.txt").trim_end())]
 pub(crate) struct CompletionsArguments {
     /// Shell that reads them
     #[arg(value_enum, value_name = "SHELL")]

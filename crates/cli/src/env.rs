@@ -10,20 +10,14 @@ use clap::Args;
 use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
-use crate::args::EXIT_STATUS;
 use crate::nccl_file::NcclFile;
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
 use crate::{library, output};
 
-const EXAMPLES: &str = "\
-Examples:
-  nccl env                  all variables of the library
-  nccl env socket --json    those with SOCKET in their names";
-
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", EXIT_STATUS))]
+#[command(after_help = include_str!("help/env.txt").trim_end())]
 pub(crate) struct EnvArguments {
     /// Part of the names to list, in any case
     #[arg(value_name = "FILTER")]

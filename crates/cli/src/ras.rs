@@ -17,25 +17,8 @@ use serde_json::{Value, json};
 use crate::output;
 use crate::output::{in_line, in_lines, stdout};
 
-const HELP: &str = "\
-Every process of a job answers at NCCL_RAS_ADDR (NCCL 2.24 and newer; verdicts need 2.28.7). The CPU backend does \
-if NCCL_RAS_ENABLE=1 is set.
-
-Examples:
-  nccl ras                                   the job on this host: who is late, stuck, failed or dead?
-  nccl ras --addr node7:28028 --watch 10     the same every 10 s, of a job that node7 is or will be part of
-  nccl ras monitor                           processes that join or die, as it happens
-  nccl ras --prometheus                      metrics for node_exporter's textfile collector
-
-Exit status:
-  0    Nothing is wrong
-  1    No report: no process listens, none answers, or no communicator is ready
-  2    Invalid command line
-  3    Something is wrong, or missing in the report, which the first lines name
-  141  The reader of the output closed it";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("help/ras.txt").trim_end())]
 pub(crate) struct RasArguments {
     #[arg(value_enum, default_value_t = Action::Status)]
     action: Action,

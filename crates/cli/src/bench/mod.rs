@@ -36,20 +36,8 @@ use parameters::{Case, Parameters};
 use plot::PlotArguments;
 use start::{Job, Start};
 
-const HELP: &str = "\
-Examples:
-  nccl bench all_reduce -b 8 -e 128M -f 2 -g 8     one thread with 8 GPUs, as nccl-tests does it
-  nccl bench sendrecv --cpu --ranks 4 --json out.json
-
-Exit status:
-  0    Success
-  1    Failure, or wrong results
-  2    Invalid command line
-  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
-  141  The reader of the output closed it, as in `nccl ... | head -1`";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP, disable_version_flag = true)] // -V is an option of nccl-tests.
+#[command(after_help = include_str!("../help/bench.txt").trim_end(), disable_version_flag = true)] // -V is an option of nccl-tests.
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
 pub(crate) struct BenchArguments {

@@ -11,20 +11,8 @@ use super::statistics::Statistic;
 use super::svg::{FOREGROUND, GRID, SERIES, Svg};
 use crate::{file, output};
 
-const HELP: &str = "\
-Example:
-  nccl bench plot before.json after.json -o both.svg
-
-The picture shows the times out of place: medians of single iterations if all results have them, otherwise the means of
-the loops. `nccl bench compare` compares the same.
-
-Exit status:
-  0    Success
-  1    A result cannot be read, or the picture cannot be written
-  2    Invalid command line";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../help/plot.txt").trim_end())]
 pub(crate) struct PlotArguments {
     /// Results of `nccl bench --json`
     #[arg(value_name = "FILE", required = true)]

@@ -227,19 +227,15 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
     let copy = Copy::of(system, path);
     if owners.len() > 1 {
-        let names: Vec<_> = owners.iter().map(Package::text).collect();
+        let (owned, names): (Vec<_>, Vec<_>) = owners.iter().map(|own| (own.text(), &*own.name)).unzip();
+        let (owned, names) = (owned.join(" and "), names.join(" "));
         let writer = owners.iter().find(|owner| owner.size == Some(metadata.len()));
         let writer = writer.map(|owner| format!("; the file is that of {}", owner.name)).unwrap_or_default();
+        let share = "share one file, and the last one that was installed wrote it";
+        let others = "then pip install --force-reinstall the one for the driver's CUDA";
         return vec![Finding::warning(
-            format!(
-                "{} share one file, and the last one that was installed wrote it: {}{writer}",
-                names.join(" and "),
-                copy.text()
-            ),
-            format!(
-                "keep one: pip uninstall {}, then pip install --force-reinstall the one for the driver's CUDA",
-                owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(" ")
-            ),
+            format!("{owned} {share}: {}{writer}", copy.text()),
+            format!("keep one: pip uninstall {names}, {others}"),
         )];
     }
     let Some(owner) = owners.first() else { return Vec::new() };

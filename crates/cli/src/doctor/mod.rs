@@ -36,21 +36,8 @@ use driver::Driver;
 use finding::{Finding, Level, Section};
 use library::{Library, Search, Tried};
 
-const HELP: &str = "\
-Examples:
-  nccl doctor                        what to do before a job starts here
-  nccl doctor --json | jq .starts    for scripts; docs/doctor.md has the fields
-  nccl doctor --library /opt/nccl/lib/libnccl.so.2
-  nccl doctor --needs 2.27.3         in a script that needs functions of this version
-
-Exit status:
-  0    A job would start
-  1    It would not, or not end well: there is a problem; or that is not known
-  2    Invalid command line
-  141  The reader of the output closed it, as in `nccl ... | head -1`";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../help/doctor.txt").trim_end())]
 pub(crate) struct DoctorArguments {
     /// Print JSON
     #[arg(long)]

@@ -22,21 +22,6 @@ use crate::{file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
-const DIFF_HELP: &str = "\
-Each rank of a job writes its recording when it fails, or on request (docs/hangs.md). An example:
-  nccl recorder diff /tmp/recordings
-  nccl recorder diff rank0.json rank1.json --html job.html
-
-A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGNAL names, USR1 or USR2, and goes on:
-  nccl recorder diff --pid 4711
-
-Exit status:
-  0    All ranks called the same operations
-  1    They did not, or the recordings have no communicator; or one cannot be read: one in a directory is named, and the others
-       are compared
-  2    Invalid command line
-  141  The reader of the output closed it";
-
 #[derive(Debug, Args)]
 pub(crate) struct RecorderArguments {
     #[command(subcommand)]
@@ -50,7 +35,7 @@ enum RecorderCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = DIFF_HELP)]
+#[command(after_help = include_str!("../help/recorder_diff.txt").trim_end())]
 struct DiffArguments {
     /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]

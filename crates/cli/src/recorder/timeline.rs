@@ -12,16 +12,7 @@ const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;
 
-const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #8884; --text: #222; --done: #3b7ddd; --queued: #6bbf7b; --open: #d9483b; --failed: #8a4fbf; --message: #b58a1f }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --done: #6ea8fe; --open: #ff7b6e; --failed: #c79bff } }
-body { font: 14px system-ui, sans-serif; color: var(--text); margin: 2em; max-width: 1300px }
-svg { width: 100%; height: auto } text { fill: var(--text); font-size: 11px }
-.done { fill: var(--done) } .queued { fill: var(--queued) } .called { fill: var(--open) } .failed { fill: var(--failed) }
-.message { stroke: var(--message); stroke-width: 2 } .grid { stroke: var(--line) }
-pre { background: #8881; padding: 1em; overflow-x: auto } .key span { margin-right: 1.5em }
-.key i { display: inline-block; width: 1em; height: 0.8em; margin-right: 0.4em }
-";
+const STYLE: &str = include_str!("timeline.css");
 
 /// Returns the page: the findings and the files that are left out, then for each communicator a row for each rank.
 pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> String {

@@ -43,23 +43,8 @@ use crate::output::CLOSED;
 use crate::output::write_to_stderr;
 use crate::value_parser::{MAX_RANKS, whole};
 
-const HELP: &str = "\
-Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
-the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends, except one that SIGKILL does not end \
-within 20 s. LD_PRELOAD of the user comes before what --cpu adds.
-
-Example:
-  nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
-
-Exit status:
-  0    All ranks succeeded
-  N    That of the first rank that failed; 128 and its number if a signal ended it
-  1    A failure of nccl run itself
-  2    Invalid command line
-  141  The reader of the output closed it";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../help/run.txt").trim_end())]
 pub(crate) struct RunArguments {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]

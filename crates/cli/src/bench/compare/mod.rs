@@ -21,23 +21,8 @@ use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 use crate::value_parser::whole;
 use crate::{file, output};
 
-const HELP: &str = "\
-Examples:
-  nccl bench compare before.json after.json --threshold 0.95
-  nccl bench compare nccl-bench.json all_reduce_perf.txt
-  nccl bench compare --backend link --backend dlopen -- all_reduce -b 8 -e 1M
-
-The times are medians of single iterations if all results have them, otherwise the means of the loops. The ratio is their
-quotient, A / B: above 1, B is faster. Of several rounds, the one with the median ratio is printed.
-
-Exit status:
-  0    No ratio is below the threshold
-  1    A ratio is below the threshold or missing, a result is incomplete or wrong, or the results cannot be compared
-  2    Invalid command line
-  141  The reader of the output closed it";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../../help/compare.txt").trim_end())]
 pub(crate) struct CompareArguments {
     /// Two results: JSON of `nccl bench --json`, or the output of a program of nccl-tests
     #[arg(value_name = "FILE", num_args = 2)]

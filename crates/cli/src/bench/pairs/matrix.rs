@@ -78,10 +78,7 @@ impl Pairs {
         let all = medians(self.each());
         let rank = |rank: usize| {
             let own = medians(self.each().filter(|(from, to, _)| [*from, *to].contains(&rank)));
-            let is_slow =
-                all.zip(own).is_some_and(|((latency_us, bandwidth), (own_latency_us, own_bandwidth))| {
-                    own_latency_us > SLOW * latency_us || bandwidth > SLOW * own_bandwidth
-                });
+            let is_slow = all.zip(own).is_some_and(|(all, own)| own.0 > SLOW * all.0 || all.1 > SLOW * own.1);
             let (latency_us, bandwidth) = own.unzip();
             let wrong = self.links[rank].iter().flatten().map(|link| link.wrong).sum();
             Rank { rank, latency_us, bandwidth, wrong, is_slow: is_slow && self.links.len() > 2 }

@@ -24,20 +24,8 @@ use crate::value_parser::{size, whole};
 use crate::{file, output};
 use matrix::{Link, Pairs};
 
-const HELP: &str = "\
-Examples:
-  nccl bench pairs --ranks 8 --svg pairs.svg
-  nccl bench pairs --min-bandwidth 20 --max-latency 30 && srun training
-
-Exit status:
-  0    All pairs are within the limits, and all data arrived unchanged
-  1    A pair is beyond a limit, data arrived changed, or a failure
-  2    Invalid command line
-  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
-  141  The reader of the output closed it";
-
 #[derive(Debug, Clone, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../../help/pairs.txt").trim_end())]
 pub(crate) struct PairsArguments {
     #[command(flatten)]
     pub(crate) ranks: RankArguments,
