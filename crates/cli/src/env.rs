@@ -58,9 +58,8 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
             (title, Variables::of(file.as_ref().unwrap_or(&NcclFile::default())).names)
         }
         None => {
-            let title = format!(
-                "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows"
-            );
+            let newest = format!("NCCL {release}, the newest version that this program knows");
+            let title = format!("no NCCL library found: the variables of {newest}");
             (title, KNOWN.defaults.keys().cloned().collect())
         }
     };

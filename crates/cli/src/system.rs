@@ -172,17 +172,14 @@ impl System {
 
     /// Returns the reason to take this for a container; `None` if there is no sign of one.
     pub(crate) fn container(&self) -> Option<&'static str> {
-        if self.exists("/.dockerenv") {
-            Some("Docker")
-        } else if self.exists("/run/.containerenv") {
-            Some("Podman")
-        } else if self.variable("KUBERNETES_SERVICE_HOST").is_some() {
-            Some("Kubernetes")
-        } else if self.variable("APPTAINER_CONTAINER").or(self.variable("SINGULARITY_CONTAINER")).is_some() {
-            Some("Apptainer")
-        } else {
-            None
-        }
+        let is_set = |name| self.variable(name).is_some();
+        let signs = [
+            (self.exists("/.dockerenv"), "Docker"),
+            (self.exists("/run/.containerenv"), "Podman"),
+            (is_set("KUBERNETES_SERVICE_HOST"), "Kubernetes"),
+            (is_set("APPTAINER_CONTAINER") || is_set("SINGULARITY_CONTAINER"), "Apptainer"),
+        ];
+        signs.into_iter().find_map(|(is_there, container)| is_there.then_some(container))
     }
 }
 

@@ -103,10 +103,8 @@ fn label_of(name: &str, report: &Report, row: &Row) -> String {
     let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
     let wrong = if is_wrong { ", with wrong elements" } else { "" };
     let interrupted = if report.interrupted { ", interrupted" } else { "" };
-    let label = format!(
-        "{name}: {} {}{op}{root}, {ranks} ranks, {}, {place}",
-        report.operation, row.data_type, report.library.backend
-    );
+    let (operation, data_type, backend) = (&report.operation, &row.data_type, &report.library.backend);
+    let label = format!("{name}: {operation} {data_type}{op}{root}, {ranks} ranks, {backend}, {place}");
     output::in_line(&label).into_owned() + wrong + interrupted
 }
 

@@ -111,12 +111,11 @@ impl<'a> Start<'a> {
             Some(launch) => (launch.rank(), launch.local_rank(), launch.unique_id(&nccl)?),
             None => (0, 0, nccl.unique_id()?),
         };
-        let name = match &launch {
-            Some(launch) if !(arguments.processes && launch.launcher() == Launcher::NcclRun) => {
-                launch.launcher().to_string()
-            }
-            None if !arguments.processes => "threads".into(),
-            _ => "processes".into(),
+        let launcher = launch.as_ref().map(Launch::launcher);
+        let name = match launcher.filter(|one| !arguments.processes || *one != Launcher::NcclRun) {
+            Some(launcher) => launcher.to_string(),
+            None if arguments.processes => "processes".into(),
+            None => "threads".into(),
         };
         Ok(Job {
             nccl,
@@ -144,12 +143,10 @@ impl<'a> Start<'a> {
         };
         let local = processes * ranks;
         let may_share = || Settings::of(&System::here()).value("NCCL_MULTI_RANK_GPU_ENABLE") == Some("1");
-        ensure!(
-            gpus == 0 || local <= gpus || may_share(),
-            "{local} ranks, {gpus} device{}: expected a device for each rank of this host, unless \
-             NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30.3 and newer)",
-            if gpus == 1 { "" } else { "s" }
-        );
+        let devices = if gpus == 1 { "1 device".into() } else { format!("{gpus} devices") };
+        let expected = "expected a device for each rank of this host";
+        let unless = "unless NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30.3 and newer)";
+        ensure!(gpus == 0 || local <= gpus || may_share(), "{local} ranks, {devices}: {expected}, {unless}");
         Ok(())
     }
 }

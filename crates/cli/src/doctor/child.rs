@@ -137,29 +137,22 @@ impl Answers {
         let Self { driver, search, probe, loaded } = self;
         let file = file.map(|file| file.display().to_string()).or(loaded);
         let failure = probe.reasons();
-        match (driver, search) {
-            (None, _) => {
-                let problem = format!("{} cannot be loaded: {failure}", library::DRIVER);
-                let text =
-                    "no library was examined, as the driver ended the process that would have loaded it";
-                let finding = Finding::warning(text, "repair the driver, and run `nccl doctor` again");
-                (Driver::failed(problem, false), Search::unfinished(finding))
-            }
-            (Some(driver), None) => {
-                let finding = match file {
-                    Some(file) => Finding::problem(
-                        format!("{file} cannot be loaded: {failure}"),
-                        format!("repair or remove {file}"),
-                    ),
-                    None => Finding::problem(
-                        format!("a library cannot be loaded: {failure}"),
-                        "name one by --library, to find the one that ends its process",
-                    ),
-                };
-                (driver, Search::unfinished(finding))
-            }
-            (Some(driver), Some(search)) => (driver, search.with(probe)),
+        let Some(driver) = driver else {
+            let problem = format!("{} cannot be loaded: {failure}", library::DRIVER);
+            let text = "no library was examined, as the driver ended the process that would have loaded it";
+            let finding = Finding::warning(text, "repair the driver, and run `nccl doctor` again");
+            return (Driver::failed(problem, false), Search::unfinished(finding));
+        };
+        if let Some(search) = search {
+            return (driver, search.with(probe));
         }
+        let advice = match &file {
+            Some(file) => format!("repair or remove {file}"),
+            None => "name one by --library, to find the one that ends its process".into(),
+        };
+        let file = file.unwrap_or_else(|| "a library".into());
+        let finding = Finding::problem(format!("{file} cannot be loaded: {failure}"), advice);
+        (driver, Search::unfinished(finding))
     }
 }
 

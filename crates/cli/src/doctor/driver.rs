@@ -177,7 +177,9 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
         let advice = "mount sysfs at /sys";
         findings.push(Finding::warning(text, advice));
     }
-    let numa_nodes = system.names("/sys/devices/system/node").iter().filter(|name| is_node(name)).count();
+    let is_node =
+        |name: &&String| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
+    let numa_nodes = system.names("/sys/devices/system/node").iter().filter(is_node).count();
     let placed = |device: &PathBuf| system.line(device.join("numa_node")).is_some_and(|node| node != "-1");
     let unplaced = on_bus.iter().filter(|device| !placed(device)).count();
     if numa_nodes > 1 && unplaced > 0 {
@@ -202,10 +204,8 @@ fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
     if driver.module.is_none() || driver.stand_in.is_some() || driver.problem.is_none() {
         return Vec::new();
     }
-    let is_gpu = |name: &String| {
-        let number = name.strip_prefix("nvidia").filter(|number| !number.is_empty());
-        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-    };
+    let is_gpu =
+        |name: &String| name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok());
     let gpus = system.names("/dev").into_iter().filter(is_gpu);
     let mut names = vec!["nvidiactl".to_owned(), "nvidia-uvm".to_owned()];
     names.extend(gpus);
@@ -249,17 +249,11 @@ fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> O
     let advice = "give the container a channel of IMEX (a ComputeDomain in Kubernetes), or set NCCL_MNNVL_ENABLE=0 and do without \
                   NVLink between machines";
     let Some(first) = channels.next() else {
-        let text = format!(
-            "there is no channel in {IMEX}, through which GPUs of several machines share memory by NVLink"
-        );
-        return Some(Finding::warning(text, advice));
+        let purpose = "through which GPUs of several machines share memory by NVLink";
+        return Some(Finding::warning(format!("there is no channel in {IMEX}, {purpose}"), advice));
     };
     let error = system.denial(format!("{IMEX}/{first}"))?;
     Some(Finding::warning(format!("{IMEX}/{first}: this user cannot use it: {error}"), advice))
-}
-
-fn is_node(name: &str) -> bool {
-    name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Judges `CUDA_VISIBLE_DEVICES`, which may be empty to hide all GPUs. CUDA ignores what follows the first invalid
@@ -281,9 +275,8 @@ fn visible(system: &System, gpus: usize) -> Option<Finding> {
         }
         // Others are names, such as GPU-8932f937 or MIG-..., which only the driver knows.
         if entry.parse::<usize>().is_ok_and(|number| number >= gpus) {
-            let text = format!(
-                "{named}: there is no GPU {entry}, and CUDA ignores the rest of the list; there are {gpus}"
-            );
+            let ignored = "and CUDA ignores the rest of the list";
+            let text = format!("{named}: there is no GPU {entry}, {ignored}; there are {gpus}");
             let finding = if index == 0 { Finding::problem } else { Finding::warning };
             return Some(finding(text, advice));
         }

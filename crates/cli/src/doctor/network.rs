@@ -49,12 +49,12 @@ pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Li
 
 /// Reports the interface that the library used, and the machine's interfaces where they explain it.
 fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
-    let (all, shown) = match &system.interfaces {
-        Ok(all) => {
-            let shown: Vec<_> = all.iter().map(ToString::to_string).collect();
-            (all.as_slice(), if shown.is_empty() { "none".into() } else { shown.join(", ") })
-        }
-        Err(error) => (&[][..], format!("unknown ({error})")),
+    let all = system.interfaces.as_deref().unwrap_or_default();
+    let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+    let shown = match &system.interfaces {
+        Ok(all) if all.is_empty() => "none".into(),
+        Ok(_) => names.join(", "),
+        Err(error) => format!("unknown ({error})"),
     };
     let Some(library) = library else {
         return vec![Finding::ok(format!("no library to test them with; interfaces: {shown}"))];
@@ -101,10 +101,10 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
         Finding::warning(
             format!("{text}, which other machines cannot reach; interfaces: {shown}"),
             match address_of_lo(all) {
-                Some(own) => format!(
-                    "for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {NAMES} selects no other \
-                     address of lo"
-                ),
+                Some(own) => {
+                    let reason = format!("{NAMES} selects no other address of lo");
+                    format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
+                }
                 None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
             },
         )
@@ -263,21 +263,18 @@ fn direct(system: &System) -> Finding {
     let module = ["nvidia_peermem", "nv_peer_mem"]
         .into_iter()
         .find(|name| system.exists(format!("/sys/module/{name}")));
+    if let Some(module) = module {
+        return Finding::ok(format!("GPUDirect RDMA by the module {module}"));
+    }
     let release = system.line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
     let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    match module {
-        Some(module) => Finding::ok(format!("GPUDirect RDMA by the module {module}")),
-        None if kernel >= (5, 12) => Finding::ok(format!(
-            "GPUDirect RDMA by DMA-BUF, if the driver has open modules; the kernel is {release}"
-        )),
-        None => Finding::warning(
-            format!(
-                "no GPUDirect RDMA: the module nvidia_peermem is not loaded, and the kernel {release} has no DMA-BUF"
-            ),
-            "load the module: `modprobe nvidia_peermem`",
-        ),
+    if kernel >= (5, 12) {
+        let text = "GPUDirect RDMA by DMA-BUF, if the driver has open modules; the kernel is";
+        return Finding::ok(format!("{text} {release}"));
     }
+    let text = "no GPUDirect RDMA: the module nvidia_peermem is not loaded, and the kernel";
+    Finding::warning(format!("{text} {release} has no DMA-BUF"), "load the module: `modprobe nvidia_peermem`")
 }
 
 const RAS_ADDRESS: &str = "localhost:28028";
@@ -293,27 +290,19 @@ pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
     let advice = "give each job a port of its own by NCCL_RAS_ADDR=localhost:PORT";
     let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
-        return vec![Finding::warning(
-            format!(
-                "no address of {address}; expected a host of this network and a port, such as {RAS_ADDRESS}"
-            ),
-            advice,
-        )];
+        let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
+        return vec![Finding::warning(format!("no address of {address}; {expected}"), advice)];
     };
-    vec![match addresses.iter().map(state_of).max().unwrap_or(RasPort::Unknown) {
-        RasPort::Unknown => Finding::warning(
-            format!("{address} cannot be reached, so it is not known whether it is free"),
-            advice,
-        ),
-        RasPort::Free => Finding::ok(format!("{address} is free")),
-        RasPort::Ras => {
-            Finding::ok(format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"))
+    let state = addresses.iter().map(state_of).max().unwrap_or(RasPort::Unknown);
+    let text = match state {
+        RasPort::Unknown => format!("{address} cannot be reached, so it is not known whether it is free"),
+        RasPort::Free => format!("{address} is free"),
+        RasPort::Ras => format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"),
+        RasPort::Silent => {
+            format!("at {address}, something accepts connections and does not answer as NCCL's RAS")
         }
-        RasPort::Silent => Finding::warning(
-            format!("at {address}, something accepts connections and does not answer as NCCL's RAS"),
-            advice,
-        ),
-    }]
+    };
+    vec![Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)]
 }
 
 /// Returns the addresses of a host; `None` if there is none, or if its name server does not answer in time.

@@ -237,14 +237,11 @@ fn differs(value: &str, read: &str) -> bool {
         words.sort();
         words
     };
-    let is_switch = |text: &str, is_on: bool| match is_on {
-        true => ["1", "T", "TRUE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
-        false => ["0", "F", "FALSE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
-    };
+    let is_one_of = |words: &[&str; 3], text: &str| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    let switches = [["1", "T", "TRUE"], ["0", "F", "FALSE"]];
     // What these leave to NCCL is not compared.
     let is_open = value.starts_with('^') || value.to_ascii_uppercase().contains("ALL") || value.contains('%');
-    let is_same_switch =
-        [true, false].iter().any(|is_on| is_switch(value, *is_on) && is_switch(read, *is_on));
+    let is_same_switch = switches.iter().any(|words| is_one_of(words, value) && is_one_of(words, read));
     !is_open && !is_same_switch && words(value) != words(read)
 }
 

@@ -138,12 +138,17 @@ pub(super) fn files(
 fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
+        let unread = format!("{path}: this user cannot read it, so NCCL takes nothing from it");
+        let missing = format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report");
+        let advice = match file.path.to_string_lossy().starts_with('~') {
+            true => "give NCCL_CONF_FILE an absolute path, as NCCL does not expand ~",
+            false => "correct NCCL_CONF_FILE, or unset it to use ~/.nccl.conf",
+        };
         return match file {
-            ConfigurationFile { exists: true, .. } => vec![Finding::warning(
-                format!("{path}: this user cannot read it, so NCCL takes nothing from it"),
-                "make it readable, or remove it",
-            )],
-            ConfigurationFile { is_named: true, .. } => vec![missing(&path.to_string())],
+            ConfigurationFile { exists: true, .. } => {
+                vec![Finding::warning(unread, "make it readable, or remove it")]
+            }
+            ConfigurationFile { is_named: true, .. } => vec![Finding::warning(missing, advice)],
             _ => Vec::new(),
         };
     };
@@ -161,8 +166,10 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
             Line::Set { name, value, overridden_by } => (name, value, overridden_by),
         };
         match overridden_by {
-            Some(origin) => findings
-                .push(Finding::ok(format!("{path}: {name} has no effect; its value is from {origin}"))),
+            Some(origin) => {
+                let text = format!("{path}: {name} has no effect; its value is from {origin}");
+                findings.push(Finding::ok(text));
+            }
             None if unread.contains(&name.as_str()) => {}
             None => effective.push(format!("{name}={value}")),
         }
@@ -178,14 +185,4 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let sets = if effective.is_empty() { "nothing".into() } else { effective.join(", ") };
     findings.insert(0, Finding::ok(format!("{path} sets {sets}")));
     findings
-}
-
-fn missing(path: &str) -> Finding {
-    let advice = if path.starts_with('~') {
-        "give NCCL_CONF_FILE an absolute path, as NCCL does not expand ~"
-    } else {
-        "correct NCCL_CONF_FILE, or unset it to use ~/.nccl.conf"
-    };
-    let text = format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report");
-    Finding::warning(text, advice)
 }

@@ -12,40 +12,21 @@ const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;
 
-const STYLE: &str = include_str!("timeline.css");
-
 /// Returns the page: the findings and the files that are left out, then for each communicator a row for each rank.
 pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> String {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>NCCL operations by rank</title>\n\
-         <style>{STYLE}</style></head><body>\n<h1>NCCL operations by rank</h1>\n"
-    );
-    let mut line = |text: &str| {
-        html.push_str(text);
-        html.push('\n');
-    };
+    let mut text = String::new();
     if findings.is_empty() {
-        line("<p>All ranks agree.</p>");
+        text += "<p>All ranks agree.</p>\n";
     }
     for finding in findings {
-        line(&format!("<pre>{}</pre>", in_xml(&finding.to_string())));
+        text += &format!("<pre>{}</pre>\n", in_xml(&finding.to_string()));
     }
     for problem in left_out {
-        line(&format!("<p>Left out: {}</p>", in_xml(problem)));
+        text += &format!("<p>Left out: {}</p>\n", in_xml(problem));
     }
-    line(
-        "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
-         <span><i style=\"background:var(--queued)\"></i>call returned</span>\
-         <span><i style=\"background:var(--open)\"></i>call has not returned</span>\
-         <span><i style=\"background:var(--failed)\"></i>failed</span>\
-         <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
-    );
-    for job in jobs {
-        line(&format!("<h2>{}</h2>", in_xml(&job.to_string())));
-        line(&chart(job));
-    }
-    line("</body></html>");
-    html
+    let chart = |job: &Job| format!("<h2>{}</h2>\n{}\n", in_xml(&job.to_string()), chart(job));
+    let charts: String = jobs.iter().map(chart).collect();
+    format!(include_str!("timeline.html"), findings = text, charts = charts)
 }
 
 fn chart(job: &Job) -> String {

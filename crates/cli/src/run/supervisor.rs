@@ -60,10 +60,8 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                 Action::Send(signal) => ranks.send(signal),
                 Action::NameSurvivors => {
                     for (rank, pid) in ranks.running() {
-                        let state = process::state(pid);
-                        say(&format!(
-                            "rank {rank} (process {pid}) has survived SIGKILL: its state is {state}"
-                        ));
+                        let end = format!("has survived SIGKILL: its state is {}", process::state(pid));
+                        say(&format!("rank {rank} (process {pid}) {end}"));
                     }
                 }
                 Action::Sweep => {

@@ -90,17 +90,12 @@ impl Comparison {
             bail!("no round was measured")
         };
         let [name, other] = [&one.name, &two.name];
-        ensure!(
-            a.operation == b.operation,
-            "{name} measured {}, {other} measured {}: only results of one operation can be compared",
-            a.operation,
-            b.operation
-        );
+        let [own, others] = [&a.operation, &b.operation];
+        let problem = "only results of one operation can be compared";
+        ensure!(own == others, "{name} measured {own}, {other} measured {others}: {problem}");
         let [ranks, others] = [a, b].map(|report| report.ranks.len());
-        ensure!(
-            ranks == others,
-            "{name} has {ranks} ranks, {other} has {others}: only results of equally many ranks can be compared"
-        );
+        let problem = "only results of equally many ranks can be compared";
+        ensure!(ranks == others, "{name} has {ranks} ranks, {other} has {others}: {problem}");
         let statistic = Statistic::of(one.rounds.iter().chain(&two.rounds));
         let rounds = [one, two].map(|side| side.rounds.iter().map(entries).collect::<Vec<_>>());
         let [own, others] = [&rounds[0][0], &rounds[1][0]];

@@ -139,10 +139,8 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
     let available = available_bytes(&ranks.describe()?);
     let own = job.rank(thread);
     if bytes > available / 2 {
-        ensure!(
-            own > 0,
-            "--size {bytes} does not fit: each rank has {available} bytes of memory for two buffers"
-        );
+        let room = format!("each rank has {available} bytes of memory for two buffers");
+        ensure!(own > 0, "--size {bytes} does not fit: {room}");
         return Ok(());
     }
     let memory = &ranks.members[0].memory;
