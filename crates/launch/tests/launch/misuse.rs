@@ -370,33 +370,28 @@ fn rank_0_of_another_version_of_the_protocol_is_an_error_at_once_with_both_versi
 /// Hellos of ranks, changed, of which some are still those of a rank, and some have a report of a failure.
 #[test]
 fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
+    const RANKS: usize = 40;
     let port = free_port();
-    check_root(
-        3,
-        |rank| launch(rank, 3, port, 60 * IN_TIME),
-        port,
-        || {
-            let mut random = Random(23);
-            for input in inputs(2_000) {
-                let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 5, 3, 0);
-                if random.below(3) == 0 {
-                    bytes.extend(failed("no library: libnccl.so.2: not found"));
-                }
-                random.change_all(&mut bytes);
-                let mut stream = connect_again(port);
-                let _ = stream.write_all(&bytes);
-                if random.below(2) == 0 {
-                    let _ = stream.shutdown(Shutdown::Write);
-                    let reply = rest(&mut stream);
-                    // A refusal has the version of the rank.
-                    assert!(
-                        reply.is_empty() || reply.starts_with(&MAGIC[..MAGIC.len() - 1]),
-                        "input {input}: {reply:?}"
-                    );
-                }
+    let launch = |rank| launch(rank, RANKS, port, 60 * IN_TIME);
+    check_root(RANKS, launch, port, || {
+        let mut random = Random(23);
+        for input in inputs(2_000) {
+            let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 5, RANKS as u32, 0);
+            if random.below(3) == 0 {
+                bytes.extend(failed("no library: libnccl.so.2: not found"));
             }
-        },
-    );
+            random.change_all(&mut bytes);
+            let mut stream = connect_again(port);
+            let _ = stream.write_all(&bytes);
+            if random.below(2) == 0 {
+                let _ = stream.shutdown(Shutdown::Write);
+                let reply = rest(&mut stream);
+                // A refusal has the version of the rank.
+                let is_one = reply.is_empty() || reply.starts_with(&MAGIC[..MAGIC.len() - 1]);
+                assert!(is_one, "input {input}: {reply:?}");
+            }
+        }
+    });
 }
 
 /// Replies of rank 0, changed.
