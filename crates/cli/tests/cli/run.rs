@@ -78,6 +78,10 @@ fn first_failure_ends_the_others_and_gives_the_status() {
 
     let (_, stderr) = run(&mut script("-n 2", "[ $RANK != 0 ] || kill -9 $$; sleep 1000"), 128 + 9);
     assert_has(&stderr, &["was ended by signal 9 (SIGKILL)"]);
+
+    let (_, stderr) = run(&mut nccl("run -n 1 -- /nonexistent/program"), 1);
+    let problem = "[0] error: cannot start /nonexistent/program: No such file or directory (os error 2)\n";
+    assert_has(&stderr, &[problem, "exited with status 1\n"]);
 }
 
 #[test]
