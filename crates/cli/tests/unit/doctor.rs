@@ -9,10 +9,10 @@ use libnccl::Version;
 use libnccl_observe::library_file::Identity;
 use rustix::process::Rlimit;
 
+use super::child::{Call, Probe};
 use super::driver::Driver;
 use super::finding::{Finding, Level, Text};
 use super::library::{Check, Library, Search};
-use super::probe::{Call, Probe};
 use super::{Report, examine};
 use crate::nccl_file::tests::write_library;
 use crate::nccl_file::{Cuda, NcclFile};
