@@ -8,10 +8,10 @@ mod measure;
 mod output;
 mod pairs;
 mod parameters;
+mod picture;
 mod plot;
 mod start;
 mod statistics;
-mod svg;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

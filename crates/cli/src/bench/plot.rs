@@ -1,14 +1,19 @@
 //! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::output::report::{Report, Row};
+use super::picture::{Area, FONT, FOREGROUND, GRID, SERIES, label, picture};
 use super::statistics::Statistic;
-use super::svg::{FOREGROUND, GRID, SERIES, Svg};
 use crate::{file, output};
 
 #[derive(Debug, Args)]
@@ -79,7 +84,7 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
         anstream::eprintln!("warning: {rows}");
     }
     ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
-    file::write(file, draw(&all, statistic).as_bytes())
+    file::write(file, draw(&all, statistic)?.as_bytes())
 }
 
 /// Returns the point of a row, or its figures if they have no place on logarithmic axes.
@@ -108,53 +113,70 @@ fn label_of(name: &str, report: &Report, row: &Row) -> String {
     output::in_line(&label).into_owned() + wrong + interrupted
 }
 
-const WIDTH: f64 = 1000.0;
-const HEIGHT: f64 = 400.0;
+const WIDTH: u32 = 1000;
+const HEIGHT: u32 = 400;
 /// The height of a line of the legend.
-const LINE: f64 = 24.0;
+const LINE: u32 = 24;
+const MARGIN: u32 = 14;
 
 /// Draws series, at least one with a point.
-fn draw(series: &[Series], statistic: Statistic) -> String {
-    let mut svg = Svg::new(WIDTH, HEIGHT + LINE * series.len() as f64 + 14.0);
-    chart(&mut svg, 0.0, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth);
-    chart(&mut svg, WIDTH / 2.0, &format!("Time, {statistic}"), "microseconds", series, |point| {
-        point.time_us
-    });
-    for (index, series) in series.iter().enumerate() {
-        let (y, color) = (HEIGHT + LINE * (index as f64 + 0.5), SERIES[index % SERIES.len()]);
-        svg.line(&[(70.0, y), (98.0, y)], color, 3);
-        svg.circle((84.0, y), 4, color);
-        svg.text((108.0, y), "start", 12, &series.label);
-    }
-    svg.finish()
+fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
+    let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
+    picture((WIDTH, height), |area| {
+        let (charts, legend) = area.split_vertically(HEIGHT);
+        let (left, right) = charts.split_horizontally(WIDTH / 2);
+        chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
+        chart(&right, &format!("Time, {statistic}"), "microseconds", series, |point| point.time_us)?;
+        for (index, series) in series.iter().enumerate() {
+            let (x, y) = (70, (LINE * index as u32 + LINE / 2) as i32);
+            let color = SERIES[index % SERIES.len()];
+            legend.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
+            legend.draw(&Circle::new((x + 14, y), 4, color.filled()))?;
+            label(&legend, series.label.clone(), (x + 38, y), 15, (HPos::Left, VPos::Center))?;
+        }
+        Ok(())
+    })
 }
 
-fn chart(svg: &mut Svg, left: f64, title: &str, unit: &str, all: &[Series], value: fn(&Point) -> f64) {
-    let points = || all.iter().flat_map(|series| &series.points);
-    let across = powers(points().map(|point| point.bytes.log2()));
-    let up = powers(points().map(|point| value(point).log10()));
-    let (left, right, top, bottom) = (left + 78.0, left + WIDTH / 2.0 - 14.0, 40.0, HEIGHT - 60.0);
-    let place = |power: f64, (least, most): (i32, i32)| (power - f64::from(least)) / f64::from(most - least);
-    let x = |power: f64| left + place(power, across) * (right - left);
-    let y = |power: f64| bottom - place(power, up) * (bottom - top);
-    svg.text(((left + right) / 2.0, 22.0), "middle", 15, title);
-    svg.text(((left + right) / 2.0, HEIGHT - 22.0), "middle", 12, "size in bytes");
-    svg.text((left - 8.0, top - 18.0), "end", 12, unit);
-    for power in labels(across, 9) {
-        svg.line(&[(x(power), top), (x(power), bottom)], GRID, 1);
-        svg.text((x(power), bottom + 14.0), "middle", 11, &show_bytes(power.exp2()));
+fn chart(
+    area: &Area<'_>,
+    title: &str,
+    unit: &str,
+    series: &[Series],
+    value: impl Fn(&Point) -> f64,
+) -> Result<()> {
+    let points = || series.iter().flat_map(|series| &series.points);
+    let (across, up) = (
+        powers(points().map(|point| point.bytes.log2())),
+        powers(points().map(|point| value(point).log10())),
+    );
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
+        .margin(MARGIN)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
+    let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
+    chart
+        .configure_mesh()
+        .axis_style(FOREGROUND)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(style(13))
+        .axis_desc_style(style(14))
+        .x_desc("size in bytes")
+        .y_desc(unit)
+        .x_label_formatter(&|power| show_bytes(power.exp2()))
+        .y_label_formatter(&|power| show_power(*power))
+        .draw()?;
+    for (index, series) in series.iter().enumerate() {
+        let color = SERIES[index % SERIES.len()];
+        let points: Vec<(f64, f64)> =
+            series.points.iter().map(|point| (point.bytes.log2(), value(point).log10())).collect();
+        chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
     }
-    for power in labels(up, 8) {
-        svg.line(&[(left, y(power)), (right, y(power))], GRID, 1);
-        svg.text((left - 8.0, y(power)), "end", 11, &show_power(power));
-    }
-    svg.line(&[(left, top), (left, bottom), (right, bottom)], FOREGROUND, 1);
-    for (series, color) in all.iter().zip(SERIES.into_iter().cycle()) {
-        let place = |point: &Point| (x(point.bytes.log2()), y(value(point).log10()));
-        let points: Vec<_> = series.points.iter().map(place).collect();
-        svg.line(&points, color, 2);
-        points.into_iter().for_each(|point| svg.circle(point, 3, color));
-    }
+    Ok(())
 }
 
 /// Returns the whole powers around those of values, so that the axes begin and end with a label.
@@ -167,10 +189,36 @@ fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
     (least, most.max(least + 1))
 }
 
-/// Returns the powers of an axis that have a label, so many at most.
-fn labels((least, most): (i32, i32), limit: i32) -> impl Iterator<Item = f64> {
-    let step = (most - least) / (limit + 1) + 1;
-    (least..=most).step_by(step as usize).map(f64::from)
+/// An axis of powers. The scale of plotters for logarithms does not end for values that are far apart.
+struct Axis {
+    powers: RangedCoordf64,
+    labels: Vec<f64>,
+}
+
+impl Axis {
+    /// Creates an axis from one power to another, with about so many labels at most.
+    fn new((least, most): (i32, i32), labels: i32) -> Self {
+        let step = (most - least) / (labels + 1) + 1;
+        let labels = (least..=most).step_by(step as usize).map(f64::from).collect();
+        Self { powers: (f64::from(least)..f64::from(most)).into(), labels }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, power: &f64, limit: (i32, i32)) -> i32 {
+        self.powers.map(power, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { vec![] } else { self.labels.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.powers.range()
+    }
 }
 
 fn show_power(power: f64) -> String {

@@ -83,7 +83,7 @@ fn heat_map_has_a_cell_for_each_pair() {
     assert_has(&svg, &titles);
     assert_has(&svg, &["prefers-color-scheme: dark"]);
     // Two matrices of six cells; the scales have narrower rectangles.
-    assert_eq!(svg.matches("width=\"159.0\" height=\"159.0\"").count(), 12, "{svg}");
+    assert_eq!(svg.matches("width=\"159\" height=\"159\"").count(), 12, "{svg}");
     let (stdout, stderr) = pairs("--ranks 2 -s 1K --min-bandwidth 1000000 --svg /dev/full", 1);
     assert!(stdout.starts_with("# nccl "), "{stdout}");
     let errors: Vec<_> = stderr.lines().collect();

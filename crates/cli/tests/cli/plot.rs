@@ -120,7 +120,7 @@ fn result_that_is_wrong_or_not_whole_is_labelled() {
     fs::write(folder.join("ended.json"), result.to_string()).expect("the file is written");
     assert_eq!(bench(folder, "plot a.json wrong.json ended.json -o all.svg", 0), "");
     let label = |name: &str, mark: &str| {
-        format!(">{name}: all_reduce float sum, 2 ranks, cpu, out of place{mark}</text>")
+        format!("\n{name}: all_reduce float sum, 2 ranks, cpu, out of place{mark}\n</text>")
     };
     let labels = [label("a", ""), label("wrong", ", with wrong elements"), label("ended", ", interrupted")];
     assert_has(&read(&folder.join("all.svg")), &labels.each_ref().map(String::as_str));

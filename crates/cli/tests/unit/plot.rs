@@ -1,4 +1,4 @@
-use super::{labels, powers, show, show_bytes, show_power};
+use super::{Axis, powers, show, show_bytes, show_power};
 
 #[test]
 fn labels_are_short() {
@@ -20,7 +20,7 @@ fn axes_end_at_powers() {
 fn axes_of_any_values_have_few_labels() {
     for (least, most) in [(0.001, 1000.0), (1e-300, 1e300), (5e-324, f64::MAX), (7.0, 7.0)] {
         let (from, to) = powers([least, most].map(f64::log10).into_iter());
-        let labels: Vec<f64> = labels((from, to), 8).collect();
+        let Axis { labels, .. } = Axis::new((from, to), 8);
         assert!((2..=9).contains(&labels.len()), "{least} to {most}: {labels:?}");
         assert_eq!(labels[0], f64::from(from));
     }

@@ -2,11 +2,14 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use anyhow::Result;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::picture::{Area, FONT, label, picture, style};
 use crate::bench::start::Job;
 use crate::bench::statistics::digits;
-use crate::bench::svg::Svg;
 use crate::output::in_line;
 
 const SCHEMA: u32 = 1;
@@ -171,22 +174,20 @@ fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) ->
 /// The ranks up to which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
 /// The width of a matrix at least.
-const WIDTH: f64 = 480.0;
+const WIDTH: i32 = 480;
 /// The room for a matrix's title and the ranks at its top and left.
-const HEAD: f64 = 96.0;
-const SIDE: f64 = 62.0;
-const MARGIN: f64 = 20.0;
+const HEAD: i32 = 96;
+const SIDE: i32 = 62;
+const MARGIN: i32 = 20;
 /// The room for the scale below.
-const FOOT: f64 = 66.0;
+const FOOT: i32 = 66;
 
 /// The colors of a scale, from the best value to the worst, which differ in brightness too.
-const SCALE: [[f64; 3]; 5] = [
-    [245.0, 235.0, 158.0],
-    [141.0, 208.0, 122.0],
-    [58.0, 160.0, 144.0],
-    [59.0, 92.0, 149.0],
-    [66.0, 22.0, 92.0],
-];
+const SCALE: [(u8, u8, u8); 5] =
+    [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
+
+/// Not the color of the background, which changes on a dark one.
+const NEARLY_WHITE: RGBColor = RGBColor(254, 254, 254);
 
 struct Map<'a> {
     title: String,
@@ -196,62 +197,84 @@ struct Map<'a> {
 }
 
 /// Draws both matrices as heat maps.
-pub(crate) fn draw(pairs: &Pairs) -> String {
-    let ranks = pairs.links.len() as f64;
-    let cell = (WIDTH / ranks).floor().max(6.0);
-    let width = SIDE + cell * ranks + 2.0 * MARGIN;
-    let mut svg = Svg::new(2.0 * width, HEAD + cell * ranks + FOOT);
-    svg.text((MARGIN, 16.0), "start", 12, &pairs.title());
-    let title = format!("Bandwidth of {} bytes", pairs.bytes);
-    let bandwidth = Map { title, unit: "GB/s", value: |link| link.bandwidth, is_more_better: true };
-    bandwidth.draw(&mut svg, 0.0, &pairs.links, cell);
-    let title = "Latency of 8 bytes".into();
-    let latency = Map { title, unit: "us", value: |link| link.latency_us, is_more_better: false };
-    latency.draw(&mut svg, width, &pairs.links, cell);
-    svg.finish()
+pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
+    let ranks = pairs.links.len() as i32;
+    let cell = (WIDTH / ranks).max(6);
+    let width = SIDE + cell * ranks + 2 * MARGIN;
+    picture((2 * width as u32, (HEAD + cell * ranks + FOOT) as u32), |area| {
+        label(area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
+        let (left, right) = area.split_horizontally(width);
+        let bandwidth = Map {
+            title: format!("Bandwidth of {} bytes", pairs.bytes),
+            unit: "GB/s",
+            value: |link| link.bandwidth,
+            is_more_better: true,
+        };
+        let latency = Map {
+            title: "Latency of 8 bytes".into(),
+            unit: "us",
+            value: |link| link.latency_us,
+            is_more_better: false,
+        };
+        bandwidth.draw(&left, &pairs.links, cell)?;
+        latency.draw(&right, &pairs.links, cell)
+    })
 }
 
 impl Map<'_> {
-    fn draw(&self, svg: &mut Svg, start: f64, links: &[Vec<Option<Link>>], cell: f64) {
-        let (left, side) = (start + SIDE + MARGIN, cell * links.len() as f64);
+    fn draw(&self, area: &Area<'_>, links: &[Vec<Option<Link>>], cell: i32) -> Result<()> {
+        let (left, side) = (SIDE + MARGIN, cell * links.len() as i32);
         let values = || links.iter().flatten().flatten().map(self.value).filter(|value| *value > 0.0);
         let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-        svg.text((left, 43.0), "start", 14, &format!("{} ({})", self.title, self.unit));
-        svg.text((left + side / 2.0, 68.0), "middle", 11, "to rank");
-        svg.text((left - 8.0, HEAD - 12.0), "end", 11, "from rank");
+        let title = format!("{} ({})", self.title, self.unit);
+        label(area, title, (left, 36), 17, (HPos::Left, VPos::Top))?;
+        label(area, "to rank".into(), (left + side / 2, 62), 13, (HPos::Center, VPos::Top))?;
+        let turned = style(13, (HPos::Center, VPos::Center)).transform(FontTransform::Rotate270);
+        area.draw(&Text::new("from rank", (MARGIN + 2, HEAD + side / 2), turned))?;
         // As many labels as there is room for.
-        for rank in (0..links.len()).step_by((26.0 / cell) as usize + 1) {
-            let middle = cell * (rank as f64 + 0.5);
-            svg.text((left + middle, HEAD - 12.0), "middle", 11, &rank.to_string());
-            svg.text((left - 8.0, HEAD + middle), "end", 11, &rank.to_string());
+        let step = (26 / cell + 1) as usize;
+        for rank in (0..links.len()).step_by(step) {
+            let middle = cell * rank as i32 + cell / 2;
+            let text = rank.to_string();
+            label(area, text.clone(), (left + middle, HEAD - 6), 13, (HPos::Center, VPos::Bottom))?;
+            label(area, text, (left - 8, HEAD + middle), 13, (HPos::Right, VPos::Center))?;
         }
         for (from, row) in links.iter().enumerate() {
             for (to, link) in row.iter().enumerate() {
                 let Some(value) = link.as_ref().map(self.value) else { continue };
-                let (x, y) = (left + cell * to as f64, HEAD + cell * from as f64);
+                let (x, y) = (left + cell * to as i32, HEAD + cell * from as i32);
                 let badness = self.badness(value, least, most);
-                svg.rectangle((x, y), (cell - 1.0, cell - 1.0), color(badness));
+                let color = color(badness);
+                area.draw(&Rectangle::new([(x, y), (x + cell - 1, y + cell - 1)], color.filled()))?;
                 if links.len() <= MAX_WITH_TEXT {
-                    let place = (x + cell / 2.0, y + cell / 2.0);
-                    let size = (cell / 4.0).clamp(8.0, 12.0) as u32;
-                    let color = if badness < 0.5 { "#000000" } else { "#fefefe" };
-                    svg.colored_text(place, "middle", size, color, &digits(value, 3, 3));
+                    let text = (FONT, (cell / 4).clamp(9, 14)).into_font();
+                    let text = text.color(if badness < 0.5 { &BLACK } else { &NEARLY_WHITE });
+                    let text = text.pos(Pos::new(HPos::Center, VPos::Center));
+                    area.draw(&Text::new(digits(value, 3, 3), (x + cell / 2, y + cell / 2), text))?;
                 }
             }
         }
-        self.scale(svg, (left, HEAD + side + 18.0), side, least, most);
+        self.scale(area, (left, HEAD + side + 18), side, least, most)
     }
 
-    fn scale(&self, svg: &mut Svg, (left, top): (f64, f64), width: f64, least: f64, most: f64) {
+    fn scale(
+        &self,
+        area: &Area<'_>,
+        (left, top): (i32, i32),
+        width: i32,
+        least: f64,
+        most: f64,
+    ) -> Result<()> {
         const STEPS: i32 = 60;
-        for step in (0..STEPS).map(f64::from) {
-            let part = width / f64::from(STEPS);
-            svg.rectangle((left + part * step, top), (part + 0.5, 12.0), color(step / f64::from(STEPS - 1)));
+        for step in 0..STEPS {
+            let (begin, end) = (left + width * step / STEPS, left + width * (step + 1) / STEPS);
+            let color = color(f64::from(step) / f64::from(STEPS - 1));
+            area.draw(&Rectangle::new([(begin, top), (end, top + 12)], color.filled()))?;
         }
         let (best, worst) = if self.is_more_better { (most, least) } else { (least, most) };
         let text = |value| format!("{} {}", digits(value, 3, 3), self.unit);
-        svg.text((left, top + 24.0), "start", 11, &text(best));
-        svg.text((left + width, top + 24.0), "end", 11, &text(worst));
+        label(area, text(best), (left, top + 18), 13, (HPos::Left, VPos::Top))?;
+        label(area, text(worst), (left + width, top + 18), 13, (HPos::Right, VPos::Top))
     }
 
     /// Returns the place of a value on the logarithmic scale: 0 for the best, 1 for the worst.
@@ -262,14 +285,12 @@ impl Map<'_> {
     }
 }
 
-fn color(place: f64) -> String {
+fn color(place: f64) -> RGBColor {
     let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let index = (scaled as usize).min(SCALE.len() - 2);
-    let mix = |part: usize| {
-        let (low, high) = (SCALE[index][part], SCALE[index + 1][part]);
-        (low + (high - low) * (scaled - index as f64)).round() as u8
-    };
-    format!("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2))
+    let (low, high, part) = (SCALE[index], SCALE[index + 1], scaled - index as f64);
+    let mix = |low: u8, high: u8| (f64::from(low) + (f64::from(high) - f64::from(low)) * part).round() as u8;
+    RGBColor(mix(low.0, high.0), mix(low.1, high.1), mix(low.2, high.2))
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     if !is_good {
         output::write_to_stderr(&format!("error: {}\n", problems.join("; ")));
     }
-    let draw = |file| file::write(file, matrix::draw(pairs).as_bytes());
+    let draw = |file| file::write(file, matrix::draw(pairs)?.as_bytes());
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
 }
 
