@@ -57,11 +57,11 @@ fn reports_are_read_to_their_ends() {
 fn diagnostics_and_profiler_mask_are_answered() {
     let line = "10.0.0.1:7 NCCL DIAG === RAS Diagnostics ===\n";
     assert_eq!(client(&service(&[("DIAGNOSTICS", line)], &[])).diagnostics().unwrap(), line);
-    let mask = |mask, answer, end: &[Step]| client(&service(&[(mask, answer)], end));
-    mask("CONTROL PROFILER_MASK coll,p2p", "OK\n", &[]).set_profiler_mask("coll,p2p").unwrap();
+    let mask = service(&[("CONTROL PROFILER_MASK coll,p2p", "OK\n")], &[]);
+    client(&mask).set_profiler_mask("coll,p2p").unwrap();
     let answer = "ERROR: Invalid profiler mask value 'x'\n";
-    let refused =
-        mask("CONTROL PROFILER_MASK x", answer, &[Step::Silence]).set_profiler_mask("x").unwrap_err();
+    let mask = service(&[("CONTROL PROFILER_MASK x", answer)], &[Step::Silence]);
+    let refused = client(&mask).set_profiler_mask("x").unwrap_err();
     let text = "CONTROL PROFILER_MASK x: the job answered: ERROR: Invalid profiler mask value 'x'";
     assert_eq!(refused.to_string(), text);
     let blank = client(&Service::start(vec![])).set_profiler_mask("all\nSTATUS").unwrap_err();
@@ -91,12 +91,11 @@ fn monitor_returns_events_and_the_end_of_the_process() {
 
 #[test]
 fn request_that_an_older_nccl_lacks_is_unsupported_with_the_release() {
-    let lacking = |request, answer| client(&service(&[(request, answer)], &[Step::Silence]));
-    let json = lacking("SET FORMAT json", "ERROR: Unknown command SET FORMAT json\n");
+    let json = service(&[("SET FORMAT json", "ERROR: Unknown command SET FORMAT json\n")], &[Step::Silence]);
     let (request, since) = ("SET FORMAT json".into(), Version::new(2, 28, 7));
-    assert_eq!(json.report().unwrap_err(), RasError::Unsupported { request, since });
-    let diagnostics = lacking("DIAGNOSTICS", "ERROR: Unknown command DIAGNOSTICS\n");
-    let error = diagnostics.diagnostics().unwrap_err().to_string();
+    assert_eq!(client(&json).report().unwrap_err(), RasError::Unsupported { request, since });
+    let diagnostics = service(&[("DIAGNOSTICS", "ERROR: Unknown command DIAGNOSTICS\n")], &[Step::Silence]);
+    let error = client(&diagnostics).diagnostics().unwrap_err().to_string();
     assert!(error.ends_with("does not know this request, which needs 2.31.2 or newer"), "{error}");
 }
 
