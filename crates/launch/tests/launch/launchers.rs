@@ -1,5 +1,6 @@
 //! Real processes with the variables of each launcher: each ends with a correct `all_reduce`.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use crate::environments::entries;
@@ -24,9 +25,9 @@ fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The variables of launchers, in which a value may be `%rank`, `%port` for a free port, or `%process` for this process: the job of
+/// The variables of launchers, in which a value may be `%rank`, `%port` for a free port, `%used` for one on which something listens, or `%process` for this process: the job of
 /// SLURM is of this process alone, so that the port is too.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 11] = [
     ("RANK and WORLD_SIZE", "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=%port"),
     // On one host, by a directory.
     (
@@ -52,16 +53,28 @@ const TABLES: [(&str, &str); 9] = [
         "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2 PET_NPROC_PER_NODE=1",
     ),
     ("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port"),
+    // Without a store, torchrun's port is free; as if PyTorch listened there, that of `nccl run` is not.
+    (
+        "torchrun",
+        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port
+        TORCHELASTIC_RUN_ID=run-7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=False GROUP_WORLD_SIZE=1",
+    ),
+    (
+        "nccl run",
+        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%used LIBNCCL_RUN_ID=f00d",
+    ),
 ];
 
 #[test]
 fn ranks_of_each_launcher_join() {
     for (launcher, table) in TABLES {
-        let port = free_port();
+        let (port, in_use) = (free_port(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let used = in_use.local_addr().unwrap().port();
         check(launcher, |_, rank| {
             let value = |value: &str| match value {
                 "%rank" => rank.to_string(),
                 "%port" => port.to_string(),
+                "%used" => used.to_string(),
                 "%process" => std::process::id().to_string(),
                 _ => value.into(),
             };
@@ -70,21 +83,15 @@ fn ranks_of_each_launcher_join() {
     }
 }
 
-fn torchrun(rank: usize, port: u16, store: &str) -> Variables {
+fn torchrun(rank: usize, port: u16) -> Variables {
     let mut variables = by_hand(rank, 2, port);
     variables.extend([
         ("TORCHELASTIC_RUN_ID", "run-7".into()),
         ("TORCHELASTIC_RESTART_COUNT", "2".into()),
-        ("TORCHELASTIC_USE_AGENT_STORE", store.into()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
         ("GROUP_WORLD_SIZE", "1".into()),
     ]);
     variables
-}
-
-#[test]
-fn torchrun_without_a_store_uses_its_port() {
-    let port = free_port();
-    check("torchrun", |_, rank| torchrun(rank, port, "False"));
 }
 
 #[test]
@@ -92,7 +99,7 @@ fn torchrun_with_a_store_uses_one_key_of_it() {
     for release in [Release::WithPing, Release::WithoutPing] {
         let store = StoreServer::start(release);
         store.set("/default_pg/0//cuda//0", "of PyTorch");
-        check("torchrun", |_, rank| torchrun(rank, store.port, "True"));
+        check("torchrun", |_, rank| torchrun(rank, store.port));
         assert_eq!(store.history(), ["/libnccl/torchrun/run-7/2/address"]);
         assert_eq!(store.keys(), ["/default_pg/0//cuda//0"]);
     }
@@ -103,25 +110,13 @@ fn torchrun_with_a_store_uses_one_key_of_it() {
 fn torchrun_agents_with_other_restart_counts_agree() {
     let store = StoreServer::start(Release::WithPing);
     check("torchrun", |_, rank| {
-        let mut variables = torchrun(rank, store.port, "True");
+        let mut variables = torchrun(rank, store.port);
         variables.retain(|(name, _)| !matches!(*name, "TORCHELASTIC_RESTART_COUNT" | "GROUP_WORLD_SIZE"));
         variables
             .extend([("TORCHELASTIC_RESTART_COUNT", rank.to_string()), ("GROUP_WORLD_SIZE", "2".into())]);
         variables
     });
     assert_eq!(store.history(), ["/libnccl/torchrun/run-7/address"]);
-}
-
-#[test]
-fn nccl_run_leaves_the_master_port_alone() {
-    // As if PyTorch listened there.
-    let in_use = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = in_use.local_addr().unwrap().port();
-    check("nccl run", |_, rank| {
-        let mut variables = by_hand(rank, 2, port);
-        variables.push(("LIBNCCL_RUN_ID", "f00d".into()));
-        variables
-    });
 }
 
 #[test]

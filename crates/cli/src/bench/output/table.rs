@@ -57,17 +57,15 @@ impl<W: Write> Table<W> {
              warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {cudagraph} \
              unalign: {unalign}",
         )?;
-        match parameters.procedure.blocking {
-            Blocking::None => Ok(()),
-            Blocking::Barrier => {
-                writeln!(self.out, "# Blocking Enabled: wait and barrier after each iteration")
+        let blocking = match parameters.procedure.blocking {
+            Blocking::None => None,
+            Blocking::Barrier => Some("wait and barrier after each iteration"),
+            Blocking::Wait => Some("wait after each iteration, no barrier"),
+            Blocking::UncountedBarrier => {
+                Some("wait and barrier after each iteration; time excludes barrier")
             }
-            Blocking::Wait => writeln!(self.out, "# Blocking Enabled: wait after each iteration, no barrier"),
-            Blocking::UncountedBarrier => writeln!(
-                self.out,
-                "# Blocking Enabled: wait and barrier after each iteration; time excludes barrier"
-            ),
-        }?;
+        };
+        blocking.iter().try_for_each(|how| writeln!(self.out, "# Blocking Enabled: {how}"))?;
         let Columns { per_iter_timing, per_iter_skip: skipped, .. } = parameters.columns;
         if per_iter_timing {
             let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
