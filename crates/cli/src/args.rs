@@ -1,39 +1,37 @@
-//! The command line.
+//! The command line, its completions in a shell, and its manual pages.
 
 use std::env::consts::{ARCH, OS};
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Parser, Subcommand};
+use anyhow::{Context, Result};
+use clap::{Arg, Args, Command, Parser, Subcommand, ValueHint};
+use clap_complete::{Shell, generate};
 use libnccl::Version;
 
 use crate::bench::BenchArguments;
-use crate::completions::{CompletionsArguments, ManArguments};
 use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
-use crate::exit_status;
 use crate::ras::RasArguments;
 use crate::recorder::RecorderArguments;
 use crate::run::RunArguments;
 use crate::trace::TraceArguments;
 
-const EXAMPLES: &str = "\
-Examples:
-  nccl doctor                                 is there anything to do before a job starts?
-  nccl bench all_reduce --ranks 4             is it right, and how fast?
-  nccl run -n 4 -- python3 train.py           start the ranks of a program on this host";
-
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
 // A name that does not depend on how it was started, which may be /proc/self/exe.
 #[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
+#[command(after_help = include_str!("help/nccl.txt").trim_end())]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Subcommands,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum Subcommands {
     /// Measure an operation and check its results, as nccl-tests does
     Bench(Box<BenchArguments>),
     /// Report what a job of NCCL would find on this machine, and what to do
@@ -65,3 +63,59 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
         "{version}\nlibnccl:  {version}\nheader:   NCCL {header}\nfeatures: {features}\ntarget:   {ARCH}-{OS}{environment}, {profile}"
     )
 });
+
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("help/completions.txt").trim_end())]
+pub(crate) struct CompletionsArguments {
+    /// Shell that reads them
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
+    command.build();
+    // It panics if it cannot write.
+    let mut text = Vec::new();
+    generate(arguments.shell, &mut visible(&command), "nccl", &mut text);
+    stdout().write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a command that was built without its hidden arguments, which are refused.
+fn visible(command: &Command) -> Command {
+    // The name has to be static, and -V needs a version.
+    Command::new(&*command.get_name().to_owned().leak())
+        .version("")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(true)
+        .disable_help_subcommand(true)
+        .disable_version_flag(true)
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).map(without_files))
+        .subcommands(command.get_subcommands().map(visible))
+}
+
+/// Returns an argument for which no files are offered, unless it is one: for a number, bash would offer those.
+fn without_files(argument: &Arg) -> Arg {
+    let is_unknown = argument.get_value_hint() == ValueHint::Unknown;
+    let has_names = !argument.get_possible_values().is_empty();
+    match argument.get_action().takes_values() && is_unknown && !has_names {
+        true => argument.clone().value_hint(ValueHint::Other),
+        false => argument.clone(),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nccl man ~/.local/share/man/man1 && man nccl-doctor")]
+pub(crate) struct ManArguments {
+    /// Folder to write them into; created if need be
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+}
+
+pub(crate) fn man(arguments: &ManArguments, command: Command) -> Result<ExitCode> {
+    let folder = &arguments.folder;
+    let failed = || format!("cannot write the manual pages into {}", folder.display());
+    fs::create_dir_all(folder).with_context(failed)?;
+    clap_mangen::generate_to(command.disable_help_subcommand(true), folder).with_context(failed)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -11,18 +11,13 @@ use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
 use crate::nccl_file::NcclFile;
+use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
-use crate::variables::{Newest, Variables};
-use crate::{escapes, exit_status, library, output};
-
-const EXAMPLES: &str = "\
-Examples:
-  nccl env                  all variables of the library
-  nccl env socket --json    those with SOCKET in their names";
+use crate::{library, output};
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
+#[command(after_help = include_str!("help/env.txt").trim_end())]
 pub(crate) struct EnvArguments {
     /// Part of the names to list, in any case
     #[arg(value_name = "FILTER")]
@@ -51,22 +46,21 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let (nccl, newest) = (library::find(arguments.library.as_deref())?, Newest::read()?);
+    let nccl = library::find(arguments.library.as_deref())?;
     let file = match nccl.as_ref().map(Nccl::backend) {
         Some(Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) }) => NcclFile::read(path),
         _ => None,
     };
-    let release = newest.release()?;
+    let release = KNOWN.release()?;
     let (title, known) = match &nccl {
         Some(nccl) => {
             let title = format!("NCCL {}, {}", nccl.version(), nccl.backend());
             (title, Variables::of(file.as_ref().unwrap_or(&NcclFile::default())).names)
         }
         None => {
-            let title = format!(
-                "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows"
-            );
-            (title, newest.defaults.keys().cloned().collect())
+            let newest = format!("NCCL {release}, the newest version that this program knows");
+            let title = format!("no NCCL library found: the variables of {newest}");
+            (title, KNOWN.defaults.keys().cloned().collect())
         }
     };
     let settings = Settings::of(&System::here());
@@ -75,7 +69,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
     let default = |name: &str| {
         let told = parameters.as_ref().and_then(|parameters| default(parameters, name));
-        told.or_else(|| newest.defaults.get(name).filter(|_| is_newest)?.clone())
+        told.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
     };
     let mut variables = variables(&known, &settings, default);
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
@@ -122,7 +116,7 @@ fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::
         writeln!(out, "# ?: not set, and its default is not known")?;
     }
     for Variable { name, value, origin, known } in variables {
-        let value = escapes::in_line(value.as_deref().unwrap_or("?"));
+        let value = output::in_line(value.as_deref().unwrap_or("?"));
         let unknown = if *known { "" } else { "; unknown to this version" };
         writeln!(out, "{name}={value}  ({origin}{unknown})")?;
     }

@@ -7,15 +7,10 @@
 
 mod args;
 mod bench;
-mod completions;
 mod doctor;
 mod env;
-mod escapes;
-mod exit_status;
 mod file;
-mod gpu;
 mod library;
-mod named_file;
 mod nccl_file;
 mod output;
 mod preload;
@@ -26,33 +21,32 @@ mod settings;
 mod system;
 mod trace;
 mod value_parser;
-mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Arguments, Command};
+use args::{Arguments, Subcommands};
 
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     libnccl_observe::Recorder::record_from_env();
     let result = match parse(bench::with_files_joined(std::env::args_os())).command {
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Env(arguments) => env::run(&arguments),
-        Command::Ras(arguments) => ras::run(&arguments),
-        Command::Recorder(arguments) => recorder::run(&arguments),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
-        Command::Completions(arguments) => completions::completions(&arguments, Arguments::command()),
-        Command::Man(arguments) => completions::man(&arguments, Arguments::command()),
+        Subcommands::Bench(arguments) => bench::run(&arguments),
+        Subcommands::Doctor(arguments) => doctor::run(&arguments),
+        Subcommands::Env(arguments) => env::run(&arguments),
+        Subcommands::Ras(arguments) => ras::run(&arguments),
+        Subcommands::Recorder(arguments) => recorder::run(&arguments),
+        Subcommands::Run(arguments) => run::run(&arguments),
+        Subcommands::Trace(arguments) => trace::run(&arguments),
+        Subcommands::Completions(arguments) => args::completions(&arguments, Arguments::command()),
+        Subcommands::Man(arguments) => args::man(&arguments, Arguments::command()),
     };
     result.unwrap_or_else(|error| {
-        if exit_status::is_output_closed(&error) {
-            return exit_status::OUTPUT_CLOSED.into();
+        if output::is_closed(&error) {
+            return output::CLOSED.into();
         }
         output::write_to_stderr(&format!("error: {error:#}\n"));
         ExitCode::FAILURE
@@ -62,7 +56,7 @@ pub fn main() -> ExitCode {
 /// Parses the command line, or ends the program with clap's error, in which control characters are escaped.
 fn parse(words: Vec<OsString>) -> Arguments {
     Arguments::try_parse_from(&words).unwrap_or_else(|error| {
-        let escaped = words.iter().map(|word| escapes::in_line(&word.to_string_lossy()).into_owned());
+        let escaped = words.iter().map(|word| output::in_line(&word.to_string_lossy()).into_owned());
         Arguments::try_parse_from(escaped).err().unwrap_or(error).exit()
     })
 }

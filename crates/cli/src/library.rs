@@ -1,15 +1,23 @@
-//! Loading of the NCCL library.
+//! Loading of the NCCL library, and of the CUDA driver or what stands in for it.
 #![allow(unsafe_code)]
 
-use std::path::Path;
+use std::error::Error;
+use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
 
 use anyhow::Result;
+use cuda_common::Interface;
+use cudarc::driver::CudaContext;
+
+use crate::nccl_file::Cuda;
+
 #[cfg(not(feature = "link"))]
 use anyhow::bail;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::{Backend, Nccl};
-
-use crate::gpu::reason;
 
 /// Loads the file that the user named, or searches the system for a library.
 pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
@@ -65,4 +73,103 @@ pub(crate) fn open_plugin(name: &str) -> Result<(), String> {
     // SAFETY: the user has named the plugin for NCCL, which runs its initializers too.
     let plugin = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
     plugin.map(std::mem::forget).map_err(|error| reason(&error))
+}
+
+pub(crate) const DRIVER: &str = "libcuda.so.1";
+
+/// Returns the number of GPUs, at least one, or the reason why there is none.
+pub(crate) fn gpus() -> Result<usize, String> {
+    load_driver()?;
+    match CudaContext::device_count() {
+        Ok(count @ 1..) => Ok(count as usize),
+        Ok(_) => Err("the CUDA driver reports no GPU".into()),
+        Err(error) => Err(format!("the CUDA driver cannot be used: {error}")),
+    }
+}
+
+/// Returns the newest release of CUDA that the driver supports; `None` without a driver.
+pub(crate) fn newest_cuda() -> Option<Cuda> {
+    load_driver().ok()?;
+    let mut code = 0;
+    // SAFETY: the driver is loaded, and gets a valid place for a number.
+    unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut code) }.result().ok()?;
+    let code = u32::try_from(code).ok()?;
+    Some(Cuda { major: code / 1000, minor: code % 1000 / 10 })
+}
+
+/// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
+pub(crate) fn load_driver() -> Result<(), String> {
+    // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.
+    let driver = unsafe { libloading::Library::new(DRIVER) };
+    // Never unloaded: it starts threads.
+    driver.map(std::mem::forget).map_err(|error| reason(&error))
+}
+
+/// `nvmlGpuFabricInfo_t`.
+#[repr(C)]
+#[derive(Default)]
+struct FabricInfo {
+    cluster: [u8; 16],
+    status: c_int,
+    clique: c_uint,
+    state: u8,
+}
+
+/// Returns the GPUs that cannot use the fabric of NVLink switches that they are connected to, with the reason. `None` without NVML.
+pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
+    // SAFETY: loading only runs the library's initializers, which NVIDIA makes for any program.
+    let nvml = unsafe { libloading::Library::new("libnvidia-ml.so.1") }.ok()?;
+    // Never unloaded, as the driver.
+    let nvml = ManuallyDrop::new(nvml);
+    let mut count = 0;
+    // SAFETY: the functions have these types, and get valid places for their results.
+    let (get, infos) = unsafe {
+        let init = nvml.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2").ok()?;
+        let counts = nvml.get::<unsafe extern "C" fn(*mut c_uint) -> c_int>(b"nvmlDeviceGetCount_v2").ok()?;
+        let get = b"nvmlDeviceGetHandleByIndex_v2";
+        let get = nvml.get::<unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int>(get).ok()?;
+        let info = b"nvmlDeviceGetGpuFabricInfo";
+        let info = nvml.get::<unsafe extern "C" fn(*mut c_void, *mut FabricInfo) -> c_int>(info).ok()?;
+        (init() == 0 && counts(&raw mut count) == 0).then_some((get, info))?
+    };
+    let unready = |gpu| {
+        let (mut device, mut info) = (ptr::null_mut(), FabricInfo::default());
+        // SAFETY: as above.
+        let is_known = unsafe { get(gpu, &raw mut device) == 0 && infos(device, &raw mut info) == 0 };
+        match (info.state, info.status) {
+            (1, _) if is_known => Some(format!("GPU {gpu} has not begun to register")),
+            (2, _) if is_known => Some(format!("GPU {gpu} has not been registered yet")),
+            (3, status @ 1..) if is_known => {
+                Some(format!("GPU {gpu} was refused with the NVML error {status}"))
+            }
+            _ => None,
+        }
+    };
+    Some((0..count).filter_map(unready).collect())
+}
+
+/// Returns the text of the dynamic linker, if there is one.
+fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The description of the file that [`stand_in`] returns.
+pub(crate) const STAND_IN: &str = "libnccl's CUDA emulation";
+
+/// Returns the file of the CUDA emulation if it is the driver of this process.
+pub(crate) fn stand_in() -> Option<PathBuf> {
+    load_driver().ok()?;
+    // SAFETY: it is loaded already, so nothing of it runs.
+    let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
+    // SAFETY: only the address is used. No other driver has this symbol.
+    let interface = unsafe { driver.get::<*const c_void>(Interface::SYMBOL.to_bytes_with_nul()) };
+    let interface = interface.ok()?.as_raw_ptr();
+    let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and the result has room for what is found.
+    if unsafe { libc::dladdr(interface, information.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: dladdr has filled it in, and has found a file, whose name is a C string: the driver is never unloaded.
+    let file = unsafe { CStr::from_ptr(information.assume_init().dli_fname) };
+    Some(OsStr::from_bytes(file.to_bytes()).into())
 }

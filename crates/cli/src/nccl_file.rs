@@ -1,16 +1,18 @@
-//! An NCCL library's file, read without loading it.
+//! An NCCL library's file, read without loading it, and the variables that it reads.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::LazyLock;
+use std::{fmt, io};
 
+use anyhow::{Context, Result};
 use libnccl::Version;
 use libnccl_observe::library_file::{self, Identity};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
+use serde::Deserialize;
 
 use crate::file;
 
@@ -112,6 +114,54 @@ fn variable(text: &str) -> Option<&str> {
     let (before, name) = text.split_at(text.find("NCCL_")?);
     let is_variable = name.len() > 5 && name.bytes().all(is_name) && before.trim_start().len() <= 8;
     is_variable.then_some(name)
+}
+
+/// What this program knows of variables, whose names are those of the newest release.
+pub(crate) static KNOWN: LazyLock<Known> =
+    LazyLock::new(|| serde_json::from_str(include_str!("nccl_variables.json")).unwrap_or_default());
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Known {
+    release: String,
+    /// The default of each; `None` if it has none that is a text or a number, and means something else if it is not set.
+    pub(crate) defaults: BTreeMap<String, Option<String>>,
+    /// The least and the greatest number that NCCL obeys.
+    pub(crate) ranges: BTreeMap<String, (i64, i64)>,
+    /// The variables of the CPU backend, and of the CUDA emulation.
+    cpu_backend: BTreeSet<String>,
+    /// Variables of NCCL's builds, tests and images, which the library does not read.
+    pub(crate) builds: BTreeSet<String>,
+    /// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
+    pub(crate) pytorch: BTreeSet<String>,
+    /// Beginnings of the variables of nccl-tests and of plugins.
+    pub(crate) prefixes: Vec<String>,
+}
+
+impl Known {
+    pub(crate) fn release(&self) -> Result<Version> {
+        self.release.parse().with_context(|| format!("the release {} in nccl_variables.json", self.release))
+    }
+}
+
+/// The least number of names in a library of NVIDIA or AMD; another is the CPU backend, whose file has none that
+/// can be told from other text.
+const MANY: usize = 40;
+
+#[derive(Debug, Default)]
+pub(crate) struct Variables {
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) is_cpu: bool,
+}
+
+impl Variables {
+    pub(crate) fn of(file: &NcclFile) -> Self {
+        if file.variables.len() >= MANY {
+            Self { names: file.variables.clone(), is_cpu: false }
+        } else {
+            Self { names: KNOWN.cpu_backend.clone(), is_cpu: true }
+        }
+    }
 }
 
 #[cfg(test)]

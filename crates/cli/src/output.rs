@@ -1,17 +1,16 @@
 //! The standard output and the standard error, of this program's own text: control characters that came into it from outside
 //! never reach a terminal.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use serde::Serialize;
-
-use crate::escapes;
 
 /// The standard output of the process, once libraries write to the standard error instead.
 static OWN: OnceLock<File> = OnceLock::new();
@@ -52,7 +51,15 @@ pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result
 
 /// Writes a text to the standard error, in one piece, as ranks share it. If that is closed, it is lost.
 pub(crate) fn write_to_stderr(text: &str) {
-    let _ = io::stderr().write_all(escapes::in_lines(text).as_bytes());
+    let _ = io::stderr().write_all(in_lines(text).as_bytes());
+}
+
+/// The status that a shell reports for a program that SIGPIPE ended. Rust ignores that signal, so printing fails instead.
+pub(crate) const CLOSED: u8 = 128 + 13;
+
+/// Returns whether the reader of the output has closed it. Nothing else here writes to a pipe.
+pub(crate) fn is_closed(error: &Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// A stream of text to which each control character is written as an escape.
@@ -61,7 +68,7 @@ struct Escaped<W>(W);
 impl<W: Write> Write for Escaped<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         // What is written in one piece ends with a whole character.
-        self.0.write_all(escapes::in_lines(&String::from_utf8_lossy(text)).as_bytes())?;
+        self.0.write_all(in_lines(&String::from_utf8_lossy(text)).as_bytes())?;
         Ok(text.len())
     }
 
@@ -77,3 +84,39 @@ pub(crate) fn stdout_of_child() -> Result<Stdio> {
         None => Ok(Stdio::inherit()),
     }
 }
+
+/// Returns a text of one line, with an escape such as `\u001b` in the place of each control character.
+pub(crate) fn in_line(text: &str) -> Cow<'_, str> {
+    escape(text, |_| false)
+}
+
+/// Returns a text of several lines, of whose control characters newlines and tabs stay. JSON remains the same: it has them in
+/// strings alone, and these escapes.
+pub(crate) fn in_lines(text: &str) -> Cow<'_, str> {
+    escape(text, |character| matches!(character, '\n' | '\t'))
+}
+
+/// Returns a text of XML or HTML.
+pub(crate) fn in_xml(text: &str) -> String {
+    let text = in_lines(text);
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    // The last two are no control characters, and no characters of XML.
+    let is_escaped = |character: char| {
+        (character.is_control() || matches!(character, '\u{fffe}' | '\u{ffff}')) && !stays(character)
+    };
+    if !text.chars().any(is_escaped) {
+        return text.into();
+    }
+    let shown = |character: char| match is_escaped(character) {
+        true => format!("\\u{:04x}", u32::from(character)),
+        false => character.into(),
+    };
+    text.chars().map(shown).collect::<String>().into()
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/output.rs"]
+mod tests;

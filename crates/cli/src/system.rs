@@ -81,22 +81,6 @@ impl System {
         }
     }
 
-    /// Returns a machine of x86-64 whose files lie below `root`.
-    #[cfg(test)]
-    pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
-        let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self {
-            root: root.into(),
-            environment,
-            architecture: "x86_64".into(),
-            interfaces: Ok(Vec::new()),
-            locked_memory: None,
-            open_files: Rlimit { current: Some(1024), maximum: Some(1 << 20) },
-            stack: Some(8 << 20),
-            shared_memory: SharedMemory::default(),
-        }
-    }
-
     /// Returns the place of an absolute path of the examined machine.
     pub(crate) fn place(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
@@ -188,17 +172,14 @@ impl System {
 
     /// Returns the reason to take this for a container; `None` if there is no sign of one.
     pub(crate) fn container(&self) -> Option<&'static str> {
-        if self.exists("/.dockerenv") {
-            Some("Docker")
-        } else if self.exists("/run/.containerenv") {
-            Some("Podman")
-        } else if self.variable("KUBERNETES_SERVICE_HOST").is_some() {
-            Some("Kubernetes")
-        } else if self.variable("APPTAINER_CONTAINER").or(self.variable("SINGULARITY_CONTAINER")).is_some() {
-            Some("Apptainer")
-        } else {
-            None
-        }
+        let is_set = |name| self.variable(name).is_some();
+        let signs = [
+            (self.exists("/.dockerenv"), "Docker"),
+            (self.exists("/run/.containerenv"), "Podman"),
+            (is_set("KUBERNETES_SERVICE_HOST"), "Kubernetes"),
+            (is_set("APPTAINER_CONTAINER") || is_set("SINGULARITY_CONTAINER"), "Apptainer"),
+        ];
+        signs.into_iter().find_map(|(is_there, container)| is_there.then_some(container))
     }
 }
 
@@ -228,13 +209,6 @@ impl Interface {
         }
         Ok(all.into_values().collect())
     }
-
-    /// Returns an interface that is `running`, `unplugged` or `down`, with an address or none.
-    #[cfg(test)]
-    pub(crate) fn new(name: &str, state: &str, address: Option<&str>) -> Self {
-        let addresses = address.iter().map(|address| address.parse().unwrap()).collect();
-        Self { name: name.into(), is_up: state != "down", is_running: state == "running", addresses }
-    }
 }
 
 /// Formats it as `eth0 10.0.0.1 (down)`.
@@ -250,3 +224,7 @@ impl fmt::Display for Interface {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/system.rs"]
+mod tests;

@@ -15,23 +15,8 @@ use libnccl_observe::variables;
 use crate::value_parser::whole;
 use crate::{output, preload};
 
-const HELP: &str = "\
-The program gets libnccl-trace.so in the place of NCCL. It passes all calls on, and records the operations of each communicator; \
-each process writes FOLDER/rankN.json at its end, at an error or an abort, at SIGTERM, SIGINT, and SIGUSR1, or the signal that \
-LIBNCCL_RECORDER_SIGNAL names: `nccl recorder diff --pid` sends it (docs/hangs.md).
-
-Examples:
-  nccl trace -- python3 train.py
-  nccl run -n 4 -- nccl trace --output /tmp/job -- ./program
-  nccl recorder diff /tmp/job
-
-Exit status:
-  N    That of the program
-  1    The program cannot be started, or libnccl-trace.so is not found
-  2    Invalid command line";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("help/trace.txt").trim_end())]
 pub(crate) struct TraceArguments {
     /// Write the recordings into this directory, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
     /// process id]

@@ -222,51 +222,34 @@ fn check_conflicts(
     ranks: usize,
     ranks_per_thread: usize,
 ) -> Result<(), String> {
-    let (procedure, columns) = (&arguments.procedure, &arguments.columns);
-    let graph = procedure.cudagraph > 0;
+    let Procedure { iters, agg_iters, blocking, stream_null, local_register, .. } = arguments.procedure;
+    let Columns { per_iter_timing: timing, per_iter_skip: skip, memory, .. } = arguments.columns;
+    let graph = arguments.procedure.cudagraph > 0;
+    let [waits, registers] = [blocking != Blocking::None, local_register != Register::None];
+    let has_policy = arguments.procedure.cta_policy.is_some();
     let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let timing = columns.per_iter_timing;
-    for (conflict, problem) in [
+    let grouped = ranks_per_thread > 1 || agg_iters > 1;
+    let both_to_stdout = matches!((&arguments.json, &arguments.csv), (Some(None), Some(None)));
+    let conflicts = [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
-        (
-            graph && procedure.blocking != Blocking::None,
-            "--cudagraph and --blocking: a stream that is captured cannot be waited for",
-        ),
-        (
-            graph && procedure.stream_null,
-            "--cudagraph and --stream_null: the default stream cannot be captured",
-        ),
+        (graph && waits, "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
+        (graph && stream_null, "--cudagraph and --stream_null: the default stream cannot be captured"),
         (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
-        (
-            procedure.local_register != Register::None && !on_gpus,
-            "--local_register needs GPUs: host memory is not registered",
-        ),
-        (
-            procedure.cta_policy.is_some() && !on_gpus,
-            "--cta_policy needs GPUs: it is about their thread blocks",
-        ),
-        (columns.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (procedure.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (columns.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
-        (
-            columns.per_iter_skip >= procedure.iters,
-            "--per_iter_skip leaves no iteration: expected less than --iters",
-        ),
+        (registers && !on_gpus, "--local_register needs GPUs: host memory is not registered"),
+        (has_policy && !on_gpus, "--cta_policy needs GPUs: it is about their thread blocks"),
+        (memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+        (skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+        (skip >= iters, "--per_iter_skip leaves no iteration: expected less than --iters"),
         (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
         (
-            is_hypercube && (ranks_per_thread > 1 || procedure.agg_iters > 1),
+            is_hypercube && grouped,
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
         ),
-        (
-            matches!((&arguments.json, &arguments.csv), (Some(None), Some(None))),
-            "--json and --csv both go to stdout: expected a file for one of them",
-        ),
-    ] {
-        if conflict {
-            return Err(problem.into());
-        }
-    }
-    Ok(())
+        (both_to_stdout, "--json and --csv both go to stdout: expected a file for one of them"),
+    ];
+    let conflict = conflicts.into_iter().find(|(conflict, _)| *conflict);
+    conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
 }
 
 #[cfg(test)]

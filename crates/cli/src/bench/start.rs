@@ -24,7 +24,7 @@ use crate::run::{THIS_PROGRAM, ignores};
 use crate::settings::Settings;
 use crate::system::System;
 use crate::value_parser::{MAX_RANKS, whole};
-use crate::{gpu, library, output};
+use crate::{library, output};
 
 /// The arguments that select the ranks and their library.
 #[derive(Debug, Clone, Args)]
@@ -111,12 +111,11 @@ impl<'a> Start<'a> {
             Some(launch) => (launch.rank(), launch.local_rank(), launch.unique_id(&nccl)?),
             None => (0, 0, nccl.unique_id()?),
         };
-        let name = match &launch {
-            Some(launch) if !(arguments.processes && launch.launcher() == Launcher::NcclRun) => {
-                launch.launcher().to_string()
-            }
-            None if !arguments.processes => "threads".into(),
-            _ => "processes".into(),
+        let launcher = launch.as_ref().map(Launch::launcher);
+        let name = match launcher.filter(|one| !arguments.processes || *one != Launcher::NcclRun) {
+            Some(launcher) => launcher.to_string(),
+            None if arguments.processes => "processes".into(),
+            None => "threads".into(),
         };
         Ok(Job {
             nccl,
@@ -144,12 +143,10 @@ impl<'a> Start<'a> {
         };
         let local = processes * ranks;
         let may_share = || Settings::of(&System::here()).value("NCCL_MULTI_RANK_GPU_ENABLE") == Some("1");
-        ensure!(
-            gpus == 0 || local <= gpus || may_share(),
-            "{local} ranks, {gpus} device{}: expected a device for each rank of this host, unless \
-             NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30.3 and newer)",
-            if gpus == 1 { "" } else { "s" }
-        );
+        let devices = if gpus == 1 { "1 device".into() } else { format!("{gpus} devices") };
+        let expected = "expected a device for each rank of this host";
+        let unless = "unless NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30.3 and newer)";
+        ensure!(gpus == 0 || local <= gpus || may_share(), "{local} ranks, {devices}: {expected}, {unless}");
         Ok(())
     }
 }
@@ -187,11 +184,11 @@ fn implementation(
         },
     };
     // Before the memory space is known: the CPU backend has that of CUDA if CUDA is there.
-    let _ = gpu::load_driver();
+    let _ = library::load_driver();
     if nccl.memory_space() == MemorySpace::Host {
         return Ok((nccl, 0, None));
     }
-    match gpu::count() {
+    match library::gpus() {
         Ok(gpus) => Ok((nccl, gpus, None)),
         Err(problem) if path.is_some() || backend.is_some() => {
             bail!("{} needs a GPU: {problem}", nccl.backend())
@@ -332,24 +329,5 @@ pub(crate) fn watch(timeout: Duration, expire: impl FnOnce() + Send + 'static) -
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-    use std::sync::mpsc::channel;
-    use std::thread;
-    use std::time::{Duration, Instant};
-
-    use super::watch;
-
-    #[test]
-    fn watch_expires_after_the_last_operation() {
-        let (sender, expired) = channel();
-        let start = Instant::now();
-        let operations = watch(Duration::from_millis(400), move || sender.send(()).unwrap()).unwrap();
-        for _ in 0..8 {
-            operations.fetch_add(1, Ordering::Relaxed);
-            thread::sleep(Duration::from_millis(100));
-        }
-        assert_eq!(expired.recv(), Ok(()));
-        assert!(start.elapsed() >= Duration::from_millis(1000));
-    }
-}
+#[path = "../../tests/unit/bench_start.rs"]
+mod tests;

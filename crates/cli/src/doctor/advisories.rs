@@ -122,8 +122,10 @@ impl Advisory {
             && self.shared_memory_below.is_none_or(is_below)
             && (!self.stack_unlimited || system.stack.is_none())
             && (!self.container || system.container().is_some())
-            && (!self.numa_node_without_processors || has_numa_node_without_processors(system))
-            && (!self.network_without_numa || has_network_without_numa(system))
+            && (!self.numa_node_without_processors
+                || any_has(system, "/sys/devices/system/node", "cpulist", ""))
+            && (!self.network_without_numa
+                || any_has(system, "/sys/class/infiniband", "device/numa_node", "-1"))
     }
 
     fn finding(&self, release: Version) -> Finding {
@@ -141,17 +143,9 @@ impl Advisory {
     }
 }
 
-fn has_numa_node_without_processors(system: &System) -> bool {
-    let is_empty =
-        |node: &std::path::PathBuf| system.line(node.join("cpulist")).is_some_and(|list| list.is_empty());
-    system.children("/sys/devices/system/node").iter().any(is_empty)
-}
-
-fn has_network_without_numa(system: &System) -> bool {
-    let devices = system.children("/sys/class/infiniband").into_iter();
-    devices
-        .map(|device| device.join("device/numa_node"))
-        .any(|file| system.line(file).is_some_and(|node| node == "-1"))
+/// Returns whether a file of this name, below any of a folder's folders, has this line.
+fn any_has(system: &System, folder: &str, file: &str, line: &str) -> bool {
+    system.children(folder).iter().any(|one| system.line(one.join(file)).is_some_and(|found| found == line))
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
@@ -161,12 +155,9 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
     if !undecided.is_empty() {
+        let (unknown, undecided) = (unknown(examined.driver).join(", "), undecided.join(", "));
         findings.push(Finding::warning(
-            format!(
-                "known faults that may concern NCCL {release} here, for lack of {}: {}",
-                unknown(examined.driver).join(", "),
-                undecided.join(", ")
-            ),
+            format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",
         ));
     }

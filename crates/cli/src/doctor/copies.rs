@@ -104,10 +104,8 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     {
         let others: Vec<_> =
             library.other_loaded_libraries.iter().map(|path| path.display().to_string()).collect();
-        findings.push(Finding::warning(
-            format!("also in this process: {}", others.join(", ")),
-            "let all users of NCCL in the process load the same file",
-        ));
+        let advice = "let all users of NCCL in the process load the same file";
+        findings.push(Finding::warning(format!("also in this process: {}", others.join(", ")), advice));
     }
     if findings.is_empty() {
         findings.push(Finding::ok("no other copy"));
@@ -229,28 +227,26 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
     let copy = Copy::of(system, path);
     if owners.len() > 1 {
-        let names: Vec<_> = owners.iter().map(Package::text).collect();
+        let (owned, names): (Vec<_>, Vec<_>) = owners.iter().map(|own| (own.text(), &*own.name)).unzip();
+        let (owned, names) = (owned.join(" and "), names.join(" "));
         let writer = owners.iter().find(|owner| owner.size == Some(metadata.len()));
         let writer = writer.map(|owner| format!("; the file is that of {}", owner.name)).unwrap_or_default();
+        let share = "share one file, and the last one that was installed wrote it";
+        let others = "then pip install --force-reinstall the one for the driver's CUDA";
         return vec![Finding::warning(
-            format!(
-                "{} share one file, and the last one that was installed wrote it: {}{writer}",
-                names.join(" and "),
-                copy.text()
-            ),
-            format!(
-                "keep one: pip uninstall {}, then pip install --force-reinstall the one for the driver's CUDA",
-                owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(" ")
-            ),
+            format!("{owned} {share}: {}{writer}", copy.text()),
+            format!("keep one: pip uninstall {names}, {others}"),
         )];
     }
     let Some(owner) = owners.first() else { return Vec::new() };
     let version = copy.file.version.map(|version| version.to_string());
     let differs = version.is_some_and(|version| version != owner.version);
     if differs || owner.size.is_some_and(|size| size != metadata.len()) {
+        let advice =
+            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version);
         return vec![Finding::warning(
             format!("{} is not the file of {}", copy.text(), owner.text()),
-            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version),
+            advice,
         )];
     }
     Vec::new()

@@ -10,8 +10,8 @@ use libnccl::{Backend, Nccl, Version};
 use libnccl_observe::library_file::Identity;
 use serde::{Deserialize, Serialize};
 
+use super::child::Probe;
 use super::finding::{Finding, Text};
-use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::{Cuda, NcclFile};
 
@@ -235,22 +235,15 @@ impl Library {
             ),
         });
         if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.call) {
-            findings.push(Finding::warning(
-                format!(
-                    "the library or one of its plugins did not end normally after the unique id: {failure}"
-                ),
-                "unset the variables that name plugins, one at a time",
-            ));
+            let text = "the library or one of its plugins did not end normally after the unique id";
+            let advice = "unset the variables that name plugins, one at a time";
+            findings.push(Finding::warning(format!("{text}: {failure}"), advice));
         }
         if let Some(needs) = needs {
-            findings.push(if version < needs {
-                Finding::problem(
-                    format!("NCCL {version} is older than {needs}, which --needs requires"),
-                    format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file"),
-                )
-            } else {
-                Finding::ok(format!("NCCL {version} is not older than {needs}, which --needs requires"))
-            });
+            let is = if version < needs { "is" } else { "is not" };
+            let text = format!("NCCL {version} {is} older than {needs}, which --needs requires");
+            let advice = format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file");
+            findings.push(if version < needs { Finding::problem(text, advice) } else { Finding::ok(text) });
         }
         let (own, newer): (Vec<_>, Vec<_>) =
             missing_functions.iter().partition(|missing| missing.since.0 <= version);

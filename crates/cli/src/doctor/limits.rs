@@ -39,37 +39,28 @@ fn shared_memory(system: &System, settings: &Settings) -> Finding {
     let advice = "give the container more: `--shm-size=1g` or `--ipc=host`; in Kubernetes, an emptyDir of medium Memory at \
                   /dev/shm";
     if !system.exists("/dev/shm") {
-        return Finding::warning(
-            "there is no /dev/shm, through which processes of a machine share memory",
-            advice,
-        );
+        let text = "there is no /dev/shm, through which processes of a machine share memory";
+        return Finding::warning(text, advice);
     }
     if let Some(error) = system.denial("/dev/shm") {
-        return Finding::warning(
-            format!("/dev/shm: this user cannot write there: {error}"),
-            "make it writable for all: `mount -o remount,rw,mode=1777 /dev/shm`",
-        );
+        let advice = "make it writable for all: `mount -o remount,rw,mode=1777 /dev/shm`";
+        return Finding::warning(format!("/dev/shm: this user cannot write there: {error}"), advice);
     }
     let SharedMemory { size, used, files, free_files } = system.shared_memory;
     if let Some(files) = files.filter(|_| free_files < FEW_SHARED_FILES) {
-        return Finding::warning(
-            format!("/dev/shm: {free_files} files of {files} can be made yet"),
-            "remove files there, or raise the limit: `mount -o remount,nr_inodes=100k /dev/shm`",
-        );
+        let advice = "remove files there, or raise the limit: `mount -o remount,nr_inodes=100k /dev/shm`";
+        return Finding::warning(format!("/dev/shm: {free_files} files of {files} can be made yet"), advice);
     }
     let shown = size.map_or_else(|| "no limit of its own".to_owned(), in_mib);
     if !settings.is_on("NCCL_SHM_DISABLE") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY) {
-        return Finding::warning(
-            format!("/dev/shm: {shown}, too little for several ranks of one machine"),
-            advice,
-        );
+        let text = format!("/dev/shm: {shown}, too little for several ranks of one machine");
+        return Finding::warning(text, advice);
     }
     if size.is_some_and(|size| used > size / 2) {
         let left = system.names("/dev/shm").iter().filter(|name| name.starts_with("nccl-")).count();
-        return Finding::warning(
-            format!("/dev/shm: {} of {shown} are in use; files of NCCL: {left}", in_mib(used)),
-            "if no job runs, remove the files nccl-* in /dev/shm that killed jobs have left",
-        );
+        let text = format!("/dev/shm: {} of {shown} are in use; files of NCCL: {left}", in_mib(used));
+        let advice = "if no job runs, remove the files nccl-* in /dev/shm that killed jobs have left";
+        return Finding::warning(text, advice);
     }
     Finding::ok(format!("/dev/shm: {shown}"))
 }

@@ -6,15 +6,11 @@
 mod advisories;
 mod child;
 mod copies;
-mod devices;
 mod driver;
-mod files;
 mod finding;
 mod library;
 mod limits;
 mod network;
-mod probe;
-mod ras;
 #[cfg(test)]
 #[path = "../../tests/unit/doctor.rs"]
 mod tests;
@@ -31,30 +27,17 @@ use clap::Args;
 use libnccl::Version;
 use serde::Serialize;
 
-use crate::escapes::in_line;
+use crate::nccl_file::Variables;
 use crate::output;
+use crate::output::in_line;
 use crate::settings::Settings;
 use crate::system::System;
-use crate::variables::Variables;
 use driver::Driver;
 use finding::{Finding, Level, Section};
 use library::{Library, Search, Tried};
 
-const HELP: &str = "\
-Examples:
-  nccl doctor                        what to do before a job starts here
-  nccl doctor --json | jq .starts    for scripts; docs/doctor.md has the fields
-  nccl doctor --library /opt/nccl/lib/libnccl.so.2
-  nccl doctor --needs 2.27.3         in a script that needs functions of this version
-
-Exit status:
-  0    A job would start
-  1    It would not, or not end well: there is a problem; or that is not known
-  2    Invalid command line
-  141  The reader of the output closed it, as in `nccl ... | head -1`";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../help/doctor.txt").trim_end())]
 pub(crate) struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
@@ -99,7 +82,7 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let library = search.library.as_ref();
     let mut settings = Settings::of(system);
     let call = library.and_then(|library| library.probe.call.as_ref());
-    let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
+    let unread = call.map(|call| settings.correct(&call.added, child::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
     let examined = Examined { system, settings: &settings, driver: &driver, library, known: &known };
@@ -110,13 +93,13 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
         ("driver", driver.findings(system, library)),
-        ("devices", devices::findings(&examined)),
+        ("devices", driver::devices(&examined)),
         ("advisories", advisories.unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
         ("network", network::findings(system, &settings, library)),
-        ("files", files::findings(&settings, &unread, library)),
+        ("files", variables::files(&settings, &unread, library)),
         ("variables", variables::findings(&examined)),
-        ("ras", ras::findings(&settings)),
+        ("ras", network::ras(&settings)),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
     let sections = sections.map(|(name, findings)| Section { name, findings }).collect();

@@ -1,6 +1,10 @@
-//! The network interfaces and RDMA devices, and those that NCCL is told to use.
+//! The network interfaces, the RDMA devices, and the port of NCCL's RAS.
 
-use std::net::IpAddr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use super::finding::Finding;
 use super::library::Library;
@@ -45,12 +49,12 @@ pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Li
 
 /// Reports the interface that the library used, and the machine's interfaces where they explain it.
 fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
-    let (all, shown) = match &system.interfaces {
-        Ok(all) => {
-            let shown: Vec<_> = all.iter().map(ToString::to_string).collect();
-            (all.as_slice(), if shown.is_empty() { "none".into() } else { shown.join(", ") })
-        }
-        Err(error) => (&[][..], format!("unknown ({error})")),
+    let all = system.interfaces.as_deref().unwrap_or_default();
+    let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+    let shown = match &system.interfaces {
+        Ok(all) if all.is_empty() => "none".into(),
+        Ok(_) => names.join(", "),
+        Err(error) => format!("unknown ({error})"),
     };
     let Some(library) = library else {
         return vec![Finding::ok(format!("no library to test them with; interfaces: {shown}"))];
@@ -97,10 +101,10 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
         Finding::warning(
             format!("{text}, which other machines cannot reach; interfaces: {shown}"),
             match address_of_lo(all) {
-                Some(own) => format!(
-                    "for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {NAMES} selects no other \
-                     address of lo"
-                ),
+                Some(own) => {
+                    let reason = format!("{NAMES} selects no other address of lo");
+                    format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
+                }
                 None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
             },
         )
@@ -142,10 +146,8 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
     } else {
         return None;
     };
-    Some(Finding::warning(
-        format!("{text}; interfaces: {shown}"),
-        format!("correct {NAMES}: names separated by commas, without quotes and spaces"),
-    ))
+    let advice = format!("correct {NAMES}: names separated by commas, without quotes and spaces");
+    Some(Finding::warning(format!("{text}; interfaces: {shown}"), advice))
 }
 
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
@@ -187,10 +189,8 @@ impl<'a> List<'a> {
 fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let devices = system.names("/sys/class/infiniband");
     if devices.is_empty() && !system.exists("/sys/class") {
-        return vec![Finding::warning(
-            "/sys/class is not there: NCCL cannot see RDMA devices",
-            "mount sysfs at /sys",
-        )];
+        let advice = "mount sysfs at /sys";
+        return vec![Finding::warning("/sys/class is not there: NCCL cannot see RDMA devices", advice)];
     }
     if devices.is_empty() {
         return vec![match settings.value(HCA) {
@@ -203,25 +203,25 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     }
     let ports = active_ports(system);
     if ports.is_empty() {
+        let advice = "see `ibstat`; NCCL uses sockets until a port is active";
         return vec![Finding::warning(
             format!("RDMA devices without a link: {}", devices.join(", ")),
-            "see `ibstat`; NCCL uses sockets until a port is active",
+            advice,
         )];
     }
     let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
     let shown = shown.join(", ");
     if settings.is_on("NCCL_IB_DISABLE") {
-        return vec![Finding::warning(
-            format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE")),
-            "unset NCCL_IB_DISABLE once the fault that it was set for is found",
-        )];
+        let text = format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE"));
+        let advice = "unset NCCL_IB_DISABLE once the fault that it was set for is found";
+        return vec![Finding::warning(text, advice)];
     }
     let mut findings = Vec::new();
     if !system.names("/dev/infiniband").iter().any(|name| name.starts_with("uverbs")) {
-        findings.push(Finding::warning(
-            format!("the RDMA devices {shown} have no files in /dev/infiniband"),
-            "give them to the container: `--device=/dev/infiniband`, or the device plugin of Kubernetes",
-        ));
+        let text = format!("the RDMA devices {shown} have no files in /dev/infiniband");
+        let advice =
+            "give them to the container: `--device=/dev/infiniband`, or the device plugin of Kubernetes";
+        findings.push(Finding::warning(text, advice));
     }
     let Some(value) = settings.value(HCA) else {
         findings.push(Finding::ok(format!("RDMA devices with a link: {shown}")));
@@ -263,19 +263,80 @@ fn direct(system: &System) -> Finding {
     let module = ["nvidia_peermem", "nv_peer_mem"]
         .into_iter()
         .find(|name| system.exists(format!("/sys/module/{name}")));
+    if let Some(module) = module {
+        return Finding::ok(format!("GPUDirect RDMA by the module {module}"));
+    }
     let release = system.line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
     let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    match module {
-        Some(module) => Finding::ok(format!("GPUDirect RDMA by the module {module}")),
-        None if kernel >= (5, 12) => Finding::ok(format!(
-            "GPUDirect RDMA by DMA-BUF, if the driver has open modules; the kernel is {release}"
-        )),
-        None => Finding::warning(
-            format!(
-                "no GPUDirect RDMA: the module nvidia_peermem is not loaded, and the kernel {release} has no DMA-BUF"
-            ),
-            "load the module: `modprobe nvidia_peermem`",
-        ),
+    if kernel >= (5, 12) {
+        let text = "GPUDirect RDMA by DMA-BUF, if the driver has open modules; the kernel is";
+        return Finding::ok(format!("{text} {release}"));
     }
+    let text = "no GPUDirect RDMA: the module nvidia_peermem is not loaded, and the kernel";
+    Finding::warning(format!("{text} {release} has no DMA-BUF"), "load the module: `modprobe nvidia_peermem`")
+}
+
+const RAS_ADDRESS: &str = "localhost:28028";
+/// The time to wait for a connection, and for its answer. A stopped process accepts connections and never answers.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
+const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
+
+/// Judges the port at which a running job answers questions.
+pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
+    if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
+        return vec![Finding::ok(format!("{}: jobs answer no questions", settings.text("NCCL_RAS_ENABLE")))];
+    }
+    let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
+    let advice = "give each job a port of its own by NCCL_RAS_ADDR=localhost:PORT";
+    let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
+        let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
+        return vec![Finding::warning(format!("no address of {address}; {expected}"), advice)];
+    };
+    let state = addresses.iter().map(state_of).max().unwrap_or(RasPort::Unknown);
+    let text = match state {
+        RasPort::Unknown => format!("{address} cannot be reached, so it is not known whether it is free"),
+        RasPort::Free => format!("{address} is free"),
+        RasPort::Ras => format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"),
+        RasPort::Silent => {
+            format!("at {address}, something accepts connections and does not answer as NCCL's RAS")
+        }
+    };
+    vec![Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)]
+}
+
+/// Returns the addresses of a host; `None` if there is none, or if its name server does not answer in time.
+fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
+    let (sender, receiver) = mpsc::channel();
+    let address = address.to_owned();
+    thread::spawn(move || {
+        let addresses = address.to_socket_addrs().map(Iterator::collect);
+        // The receiver may have gone.
+        let _ = sender.send(addresses);
+    });
+    receiver.recv_timeout(RESOLVED_WITHIN).ok()?.ok()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum RasPort {
+    /// Neither a connection nor a refusal.
+    Unknown,
+    Free,
+    Silent,
+    Ras,
+}
+
+fn state_of(address: &SocketAddr) -> RasPort {
+    let mut stream = match TcpStream::connect_timeout(address, ANSWERED_WITHIN) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return RasPort::Free,
+        Err(_) => return RasPort::Unknown,
+    };
+    let mut answer = [0; 16];
+    let asked = stream
+        .set_read_timeout(Some(ANSWERED_WITHIN))
+        .and_then(|()| stream.set_write_timeout(Some(ANSWERED_WITHIN)))
+        .and_then(|()| stream.write_all(b"CLIENT PROTOCOL 2\n"))
+        .and_then(|()| stream.read_exact(&mut answer));
+    if asked.is_ok() && answer.starts_with(b"SERVER PROTOCOL ") { RasPort::Ras } else { RasPort::Silent }
 }

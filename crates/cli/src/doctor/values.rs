@@ -2,9 +2,7 @@
 //!
 //! NCCL parses most variables when it makes a communicator, which needs a GPU. These are rules, from its source code.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
@@ -12,38 +10,14 @@ use cuda_common::stack::STACKS;
 
 use super::finding::Finding;
 use super::{Examined, network};
+use crate::nccl_file::KNOWN;
 use crate::settings::{Setting, integer, taken_literally};
-use crate::variables::Newest;
 
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
 const FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// Integers among the variables that have no default in the table.
 const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
-
-const RANGES: [(&str, i64, i64); 18] = [
-    ("NCCL_P2P_DISABLE", 0, 1),
-    ("NCCL_NVLS_ENABLE", 0, 2),
-    ("NCCL_CROSS_NIC", 0, 2),
-    ("NCCL_SHM_LOCALITY", 1, 2),
-    ("NCCL_IB_TIMEOUT", 1, 31),
-    ("NCCL_IB_RETRY_CNT", 0, 7),
-    ("NCCL_IB_SL", 0, 15),
-    ("NCCL_IB_TC", 0, 255),
-    ("NCCL_IB_GID_INDEX", 0, 255),
-    ("NCCL_NTHREADS", 64, 1024),
-    ("NCCL_LL128_NTHREADS", 64, 1024),
-    ("NCCL_MIN_NCHANNELS", 0, 64),
-    ("NCCL_MAX_NCHANNELS", 1, 64),
-    ("NCCL_MIN_CTAS", 1, 64),
-    ("NCCL_MAX_CTAS", 1, 64),
-    ("NCCL_BUFFSIZE", 1 << 16, 1 << 30),
-    ("NCCL_LL_BUFFSIZE", 1 << 12, 1 << 30),
-    ("NCCL_LL128_BUFFSIZE", 1 << 12, 1 << 30),
-];
-
-static DEFAULTS: LazyLock<BTreeMap<String, Option<String>>> =
-    LazyLock::new(|| Newest::read().map(|newest| newest.defaults).unwrap_or_default());
 
 pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
     let &Examined { settings, library, known, .. } = examined;
@@ -212,7 +186,7 @@ impl Examined<'_> {
 }
 
 fn judge_integer(name: &str, value: &str) -> Option<Finding> {
-    let default = DEFAULTS.get(name).cloned().flatten();
+    let default = KNOWN.defaults.get(name).cloned().flatten();
     let default = default.and_then(|default| default.parse::<i64>().ok());
     if default.is_none() && !INTEGERS.contains(&name) {
         return None;
@@ -220,16 +194,15 @@ fn judge_integer(name: &str, value: &str) -> Option<Finding> {
     let (number, rest) = integer(value);
     let decimal = value.trim_start_matches([' ', '\t', '+', '-', '0']);
     let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
-    let range = RANGES.iter().find(|(of, least, most)| {
-        *of == name && !(*least..=*most).contains(&number) && default != Some(number)
-    });
+    let range = KNOWN.ranges.get(name);
+    let range = range.filter(|(least, most)| !(*least..=*most).contains(&number) && default != Some(number));
     let correct = format!("correct {name}, or unset it");
     let (text, advice) = if !rest.trim().is_empty() || is_octal {
         let advice = format!("set {name} to a decimal number without a unit, or unset it");
         (format!("NCCL reads it as {number}"), advice)
     } else if number == i64::MAX || number == i64::MIN {
         ("the number is too large, so NCCL uses the default".into(), format!("correct {name}"))
-    } else if let Some((_, least, most)) = range {
+    } else if let Some((least, most)) = range {
         (format!("expected {least} to {most}"), correct)
     } else if name.ends_with("_NTHREADS") && number % 32 != 0 {
         ("NCCL ignores it, as it is not a multiple of 32".into(), "use 64, 128, 256 or 512".into())
@@ -264,28 +237,14 @@ fn differs(value: &str, read: &str) -> bool {
         words.sort();
         words
     };
-    let is_switch = |text: &str, is_on: bool| match is_on {
-        true => ["1", "T", "TRUE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
-        false => ["0", "F", "FALSE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
-    };
+    let is_one_of = |words: &[&str; 3], text: &str| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    let switches = [["1", "T", "TRUE"], ["0", "F", "FALSE"]];
     // What these leave to NCCL is not compared.
     let is_open = value.starts_with('^') || value.to_ascii_uppercase().contains("ALL") || value.contains('%');
-    let is_same_switch =
-        [true, false].iter().any(|is_on| is_switch(value, *is_on) && is_switch(read, *is_on));
+    let is_same_switch = switches.iter().any(|words| is_one_of(words, value) && is_one_of(words, read));
     !is_open && !is_same_switch && words(value) != words(read)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::differs;
-
-    #[test]
-    fn parameters_are_compared_by_their_words() {
-        for (value, read) in [("info", "INFO"), ("ENV,INIT", "INIT,ENV"), ("1", "TRUE"), ("^COLL", "INIT")] {
-            assert!(!differs(value, read), "{value}");
-        }
-        for (value, read) in [("INITT", "INIT,ENV"), ("2", "FALSE"), ("yes", "FALSE")] {
-            assert!(differs(value, read), "{value}");
-        }
-    }
-}
+#[path = "../../tests/unit/values.rs"]
+mod tests;

@@ -1,44 +1,14 @@
-//! The variables that are set, against those that the library knows.
+//! The variables that are set, against those that the library knows, and the configuration files of NCCL.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use super::finding::Finding;
+use super::library::Library;
 use super::{Examined, values};
-use crate::settings::{Origin, Settings, taken_literally};
-use crate::variables::Variables;
+use crate::nccl_file::{KNOWN, Variables};
+use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
 
-/// Variables of NCCL's builds, tests and images, which the library does not read.
-const OF_OTHERS: [&str; 11] = [
-    "NCCL_HOME",
-    "NCCL_ROOT",
-    "NCCL_ROOT_DIR",
-    "NCCL_DIR",
-    "NCCL_PATH",
-    "NCCL_LIB_DIR",
-    "NCCL_INCLUDE_DIR",
-    "NCCL_LIBRARY",
-    "NCCL_STATIC",
-    "NCCL_VERSION",
-    "NCCL_CUDA_PATH",
-];
-/// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
-const OF_PYTORCH: [&str; 6] = [
-    "NCCL_ASYNC_ERROR_HANDLING",
-    "NCCL_BLOCKING_WAIT",
-    "NCCL_DESYNC_DEBUG",
-    "NCCL_ENABLE_TIMING",
-    "NCCL_HEARTBEAT_TIMEOUT_SEC",
-    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
-];
-/// Beginnings of the variables of nccl-tests and of plugins.
-const PREFIXES: [&str; 6] = [
-    "NCCL_TESTS_",
-    "NCCL_OFI_",
-    "NCCL_FASTRAK_",
-    "NCCL_GPUDIRECTTCPX_",
-    "NCCL_INSPECTOR_",
-    "NCCL_TUNER_CONFIG",
-];
 /// Variables of this project that no library has.
 const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
 /// The likeness from which on a name counts as misspelt.
@@ -59,10 +29,8 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
         let is_slow = settings.number(name).is_some_and(|value| (value == 0) == name.ends_with("_ENABLE"));
         if !is_cpu && is_slow {
             let text = format!("{}: {consequence}", settings.text(name));
-            findings.push(Finding::warning(
-                text,
-                format!("unset {name} once the fault that it was set for is found"),
-            ));
+            let advice = format!("unset {name} once the fault that it was set for is found");
+            findings.push(Finding::warning(text, advice));
         }
     }
     // The section on files has theirs.
@@ -90,13 +58,13 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
 }
 
 fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
-    if OF_PYTORCH.contains(&name) {
-        return Some(Finding::warning(
-            format!("{}: PyTorch has retired this name", settings.text(name)),
-            format!("write TORCH_{name}, which PyTorch 2.2 and newer read"),
-        ));
+    if KNOWN.pytorch.contains(name) {
+        let text = format!("{}: PyTorch has retired this name", settings.text(name));
+        let advice = format!("write TORCH_{name}, which PyTorch 2.2 and newer read");
+        return Some(Finding::warning(text, advice));
     }
-    let is_others = OF_OTHERS.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let is_others =
+        KNOWN.builds.contains(name) || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix));
     // Of a name with spaces, which a file alone can have, the section on files tells.
     if known.is_empty()
         || known.contains(name)
@@ -134,4 +102,87 @@ pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a
     let rated = known.iter().map(|candidate| (likeness(candidate), candidate.as_str()));
     let (likeness, best) = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (likeness >= LIKE).then_some(best)
+}
+
+/// Returns the findings about files; `unread` has the settings of files that the library did not read.
+pub(super) fn files(
+    settings: &Settings,
+    unread: &[(String, PathBuf)],
+    library: Option<&Library>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in &settings.files {
+        let unread = unread.iter().filter(|(_, path)| *path == file.path).map(|(name, _)| name.as_str());
+        let unread: Vec<_> = unread.collect();
+        findings.extend(of_file(file, &unread));
+        let Some(library) = library.filter(|_| !unread.is_empty()) else { continue };
+        let (path, version) = (file.path.display(), library.version.0);
+        let text = format!("{path}: NCCL {version} does not read {} from it", unread.join(", "));
+        findings.push(match library.file.is_cpu_backend {
+            true => Finding::ok(text + ", as the CPU backend reads no files"),
+            false => Finding::warning(
+                text,
+                "move the settings to the environment, to ~/.nccl.conf or to /etc/nccl.conf: old versions ignore \
+                 NCCL_CONF_FILE, and take the home directory from the list of users",
+            ),
+        });
+    }
+    if findings.is_empty() {
+        let paths: Vec<_> = settings.files.iter().map(|file| file.path.display().to_string()).collect();
+        findings.push(Finding::ok(format!("none: no {}", paths.join(", no "))));
+    }
+    findings
+}
+
+/// Returns the findings about a file, of which the library did not read the names in `unread`.
+fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
+    let path = file.path.display();
+    let Some(lines) = &file.lines else {
+        let unread = format!("{path}: this user cannot read it, so NCCL takes nothing from it");
+        let missing = format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report");
+        let advice = match file.path.to_string_lossy().starts_with('~') {
+            true => "give NCCL_CONF_FILE an absolute path, as NCCL does not expand ~",
+            false => "correct NCCL_CONF_FILE, or unset it to use ~/.nccl.conf",
+        };
+        return match file {
+            ConfigurationFile { exists: true, .. } => {
+                vec![Finding::warning(unread, "make it readable, or remove it")]
+            }
+            ConfigurationFile { is_named: true, .. } => vec![Finding::warning(missing, advice)],
+            _ => Vec::new(),
+        };
+    };
+    let mut findings = Vec::new();
+    let mut effective = Vec::new();
+    for line in lines {
+        let (name, value, overridden_by) = match line {
+            Line::Ignored(text) => {
+                findings.push(Finding::warning(
+                    format!("{path}: NCCL ignores the line {text:?}, which has no ="),
+                    "write NAME=VALUE, without spaces around =",
+                ));
+                continue;
+            }
+            Line::Set { name, value, overridden_by } => (name, value, overridden_by),
+        };
+        match overridden_by {
+            Some(origin) => {
+                let text = format!("{path}: {name} has no effect; its value is from {origin}");
+                findings.push(Finding::ok(text));
+            }
+            None if unread.contains(&name.as_str()) => {}
+            None => effective.push(format!("{name}={value}")),
+        }
+        let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
+        for part in of_name.into_iter().chain(taken_literally(value)) {
+            findings.push(Finding::warning(
+                format!("{path}: {name}={value:?}: {part}"),
+                "write NAME=VALUE, without spaces, quotes and `export`, comments on lines of their own, and lines that end \
+                 as on Linux",
+            ));
+        }
+    }
+    let sets = if effective.is_empty() { "nothing".into() } else { effective.join(", ") };
+    findings.insert(0, Finding::ok(format!("{path} sets {sets}")));
+    findings
 }

@@ -34,10 +34,10 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
     let usual = usual(&calls)?;
     let others: Vec<usize> =
         calls.iter().filter(|(_, call)| !is_same(call, usual)).map(|(rank, _)| *rank).collect();
-    let mut finding = if others.is_empty() {
-        count_differs(job, number, usual, &calls, missing)
-    } else {
-        call_differs(job, number, usual, &calls, &following, others)
+    let place = Place { job, number, usual, calls: &calls };
+    let mut finding = match others.is_empty() {
+        true => place.count_differs(missing),
+        false => place.call_differs(&following, others),
     };
     finding.collective = Some(number);
     finding.last_agreement =
@@ -80,73 +80,61 @@ fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
     Some((first.1, first.2))
 }
 
-/// Some ranks have called a collective, and the others have not.
-fn count_differs(
-    job: &Job,
+/// A collective that not all ranks have called alike.
+struct Place<'a> {
+    job: &'a Job,
     number: u64,
-    usual: &Record,
-    calls: &BTreeMap<usize, &Record>,
-    missing: Vec<usize>,
-) -> Finding {
-    let called: Vec<usize> = calls.keys().copied().collect();
-    let (kind, ranks, problem) = if called.len() < missing.len() {
-        let problem = format!(
-            "{} called {usual} as collective {number}, which the other {} have not called",
-            name_ranks(&called),
-            missing.len()
-        );
-        (Kind::ExtraCall, called, problem)
-    } else {
-        let verb = if missing.len() == 1 { "has" } else { "have" };
-        let problem = format!("{} {verb} not called collective {number}, {usual}", name_ranks(&missing));
-        (Kind::MissingCall, missing, problem)
-    };
-    // Those that did not come are in another call, perhaps.
-    let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
-    let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
-    all.sort_by_key(|(rank, _)| *rank);
-    Finding::new(job, kind, ranks, problem, all)
+    usual: &'a Record,
+    calls: &'a BTreeMap<usize, &'a Record>,
 }
 
-/// All that have called a collective of this number have not called the same. `following` has their calls of the next one.
-fn call_differs(
-    job: &Job,
-    number: u64,
-    usual: &Record,
-    calls: &BTreeMap<usize, &Record>,
-    following: &BTreeMap<usize, &Record>,
-    others: Vec<usize>,
-) -> Finding {
-    let next = |rank: &usize| following.get(rank).copied();
-    let mut agreeing = calls.iter().filter(|(_, call)| is_same(call, usual));
-    let usual_next = agreeing.find_map(|(rank, _)| next(rank));
-    let is = |one: Option<&Record>, other: Option<&Record>| {
-        one.zip(other).is_some_and(|(one, other)| is_same(one, other))
-    };
-    let rank = others[0];
-    let (own, own_next) = (calls[&rank], next(&rank));
-    let names = name_ranks(&others);
-    let (kind, problem) = match difference(own, usual) {
-        _ if is(Some(own), usual_next) && is(own_next, Some(usual)) => {
-            (Kind::OtherOrder, format!("{names} called {own} before {usual}, and the others after it"))
-        }
-        _ if is(own_next, Some(usual)) => (
-            Kind::ExtraCall,
-            format!("{names} called {own} as collective {number}, one more than the others"),
-        ),
-        _ if is(Some(own), usual_next) => {
-            (Kind::MissingCall, format!("{names} left out collective {number}, {usual}"))
-        }
-        Some((kind, what)) => (
-            kind,
-            format!(
-                "{names} called {own} as collective {number}, and the others with another {what}: {usual}"
-            ),
-        ),
-        _ => (
-            Kind::OtherOperation,
-            format!("{names} called {own} as collective {number}, where the others called {usual}"),
-        ),
-    };
-    Finding::new(job, kind, others, problem, calls.iter().map(|(rank, call)| (*rank, *call)))
+impl Place<'_> {
+    /// Some ranks have called it, and the others have not.
+    fn count_differs(&self, missing: Vec<usize>) -> Finding {
+        let &Self { job, number, usual, calls } = self;
+        let called: Vec<usize> = calls.keys().copied().collect();
+        let (kind, ranks, problem) = if called.len() < missing.len() {
+            let (names, others) = (name_ranks(&called), missing.len());
+            let call = format!("{usual} as collective {number}");
+            let problem = format!("{names} called {call}, which the other {others} have not called");
+            (Kind::ExtraCall, called, problem)
+        } else {
+            let verb = if missing.len() == 1 { "has" } else { "have" };
+            let problem = format!("{} {verb} not called collective {number}, {usual}", name_ranks(&missing));
+            (Kind::MissingCall, missing, problem)
+        };
+        // Those that did not come are in another call, perhaps.
+        let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
+        let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
+        all.sort_by_key(|(rank, _)| *rank);
+        Finding::new(job, kind, ranks, problem, all)
+    }
+
+    /// All that have called a collective of this number have not called the same. `following` has their calls of the next one.
+    fn call_differs(&self, following: &BTreeMap<usize, &Record>, others: Vec<usize>) -> Finding {
+        let &Self { job, number, usual, calls } = self;
+        let next = |rank: &usize| following.get(rank).copied();
+        let mut agreeing = calls.iter().filter(|(_, call)| is_same(call, usual));
+        let usual_next = agreeing.find_map(|(rank, _)| next(rank));
+        let is = |one: Option<&Record>, other: Option<&Record>| {
+            one.zip(other).is_some_and(|(one, other)| is_same(one, other))
+        };
+        let (own, own_next) = (calls[&others[0]], next(&others[0]));
+        let names = name_ranks(&others);
+        let called = format!("{names} called {own} as collective {number}");
+        let (kind, problem) = match difference(own, usual) {
+            _ if is(Some(own), usual_next) && is(own_next, Some(usual)) => {
+                (Kind::OtherOrder, format!("{names} called {own} before {usual}, and the others after it"))
+            }
+            _ if is(own_next, Some(usual)) => {
+                (Kind::ExtraCall, format!("{called}, one more than the others"))
+            }
+            _ if is(Some(own), usual_next) => {
+                (Kind::MissingCall, format!("{names} left out collective {number}, {usual}"))
+            }
+            Some((kind, what)) => (kind, format!("{called}, and the others with another {what}: {usual}")),
+            _ => (Kind::OtherOperation, format!("{called}, where the others called {usual}")),
+        };
+        Finding::new(job, kind, others, problem, calls.iter().map(|(rank, call)| (*rank, *call)))
+    }
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::run::{field, has_bit};
-use crate::{escapes, file};
+use crate::{file, output};
 
 /// A process that writes a recording on a signal.
 struct Rank {
@@ -82,7 +82,7 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     if files.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    problems.iter().for_each(|problem| anstream::eprintln!("warning: {}", escapes::in_line(problem)));
+    problems.iter().for_each(|problem| anstream::eprintln!("warning: {}", output::in_line(problem)));
     Ok(files)
 }
 
@@ -184,24 +184,5 @@ fn has_thread(id: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::{is_recording, variable};
-
-    #[test]
-    fn variable_is_found_by_its_whole_name() {
-        let environment = b"XA=1\0A=2=3\0B\0";
-        assert_eq!(variable(environment, "A").unwrap(), "2=3");
-        assert_eq!(variable(environment, "B"), None);
-    }
-
-    #[test]
-    fn recordings_have_the_prefix_and_a_number() {
-        let is_recording = |name| is_recording(Path::new(name), "rank".as_ref());
-        assert!(is_recording("/tmp/rank12.json"));
-        for other in ["/tmp/rank.json", "/tmp/rank1.json.new", "/tmp/ranks1.json", "/tmp/1.json", "/"] {
-            assert!(!is_recording(other), "{other}");
-        }
-    }
-}
+#[path = "../../tests/unit/recorder_live.rs"]
+mod tests;

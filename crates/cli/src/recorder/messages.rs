@@ -1,11 +1,10 @@
 //! Messages: each send has a receive at the other end, in the same order.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::finding::{Finding, Kind};
 use super::recording::{Job, Rank, Record};
-use crate::escapes;
+use crate::output;
 
 /// The messages of a communicator, by sender and receiver.
 #[derive(Debug, Default)]
@@ -70,26 +69,20 @@ impl Link<'_> {
         let (record, caller, missing, problem) = match (self.sends.get(same), self.receives.get(same)) {
             (None, None) => return None,
             (Some(send), Some(receive)) => {
-                let problem = format!(
-                    "message {number} from rank {source} to rank {destination}: {} {} are sent, and {} {} expected",
-                    send.sent,
-                    type_of(send),
-                    receive.received,
-                    type_of(receive),
-                );
+                let (sent, expected) = (elements(send.sent, send), elements(receive.received, receive));
+                let message = format!("message {number} from rank {source} to rank {destination}");
+                let problem = format!("{message}: {sent} are sent, and {expected} expected");
                 let (ranks, calls) = (vec![source, destination], [(source, *send), (destination, *receive)]);
                 return Some(Finding::new(job, Kind::OtherMessage, ranks, problem, calls));
             }
             (Some(send), None) => {
-                let problem = format!(
-                    "rank {destination} has not received message {number} of rank {source}, which called {send}"
-                );
+                let message = format!("message {number} of rank {source}");
+                let problem = format!("rank {destination} has not received {message}, which called {send}");
                 (*send, source, destination, problem)
             }
             (None, Some(receive)) => {
-                let problem = format!(
-                    "rank {source} has not sent message {number} to rank {destination}, which called {receive}"
-                );
+                let message = format!("message {number} to rank {destination}");
+                let problem = format!("rank {source} has not sent {message}, which called {receive}");
                 (*receive, destination, source, problem)
             }
         };
@@ -103,8 +96,8 @@ fn is_same(send: &Record, receive: &Record) -> bool {
     send.sent == receive.received && send.data_type == receive.data_type
 }
 
-fn type_of(record: &Record) -> Cow<'_, str> {
-    escapes::in_line(record.data_type.as_deref().unwrap_or("elements"))
+fn elements(count: u64, record: &Record) -> String {
+    format!("{count} {}", output::in_line(record.data_type.as_deref().unwrap_or("elements")))
 }
 
 fn destination(record: &Record) -> Option<usize> {

@@ -19,28 +19,9 @@ use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{escapes, named_file, output};
+use crate::{file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
-
-const DIFF_HELP: &str = "\
-Each rank of a job writes its recording when it fails, or on request (docs/hangs.md). An example:
-  nccl recorder diff /tmp/recordings
-  nccl recorder diff rank0.json rank1.json --html job.html
-
-It reads the dumps of PyTorch's flight recorder too, whose names end in the rank (TORCH_FR_DUMP_TEMP_FILE, before PyTorch 2.9
-TORCH_NCCL_DEBUG_INFO_TEMP_FILE):
-  nccl recorder diff /tmp/nccl_trace_rank_*
-
-A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGNAL names, USR1 or USR2, and goes on:
-  nccl recorder diff --pid 4711
-
-Exit status:
-  0    All ranks called the same operations
-  1    They did not, or the recordings have no communicator; or one cannot be read: one in a directory is named, and the others
-       are compared
-  2    Invalid command line
-  141  The reader of the output closed it";
 
 #[derive(Debug, Args)]
 pub(crate) struct RecorderArguments {
@@ -55,7 +36,7 @@ enum RecorderCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = DIFF_HELP)]
+#[command(after_help = include_str!("../help/recorder_diff.txt").trim_end())]
 struct DiffArguments {
     /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]
@@ -112,7 +93,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     }
     let Recordings { jobs, left_out, lacks_some } = recording::read(files)?;
     for problem in &left_out {
-        anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
+        anstream::eprintln!("warning: left out: {}", output::in_line(problem));
     }
     for problem in jobs.iter().filter_map(different_libraries) {
         anstream::eprintln!("warning: {problem}");
@@ -134,7 +115,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     }
     // After the result, as it may fail.
     if let Some(file) = &arguments.html {
-        named_file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
+        file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

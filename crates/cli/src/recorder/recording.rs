@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::pytorch;
-use crate::{escapes, file};
+use crate::{file, output};
 
 const FORMAT: &str = "libnccl recorder";
 const VERSION: u32 = 1;
@@ -359,20 +359,20 @@ impl Job {
 
 impl fmt::Display for LibraryFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", escapes::in_line(&self.path))?;
+        write!(f, "{}", output::in_line(&self.path))?;
         let size = self.size.map(|size| format!(" of {size} bytes")).unwrap_or_default();
-        let id = escapes::in_line(self.build_id.as_deref().unwrap_or("unknown"));
+        let id = output::in_line(self.build_id.as_deref().unwrap_or("unknown"));
         write!(f, "{size}, build id {id}")?;
-        self.hash.iter().try_for_each(|hash| write!(f, ", hash {}", escapes::in_line(hash)))
+        self.hash.iter().try_for_each(|hash| write!(f, ", hash {}", output::in_line(hash)))
     }
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = escapes::in_line(&self.id);
+        let id = output::in_line(&self.id);
         match &self.name {
             Some(name) if !name.is_empty() => {
-                write!(f, "communicator {} ({id})", escapes::in_line(name))
+                write!(f, "communicator {} ({id})", output::in_line(name))
             }
             _ => write!(f, "communicator {id}"),
         }
@@ -445,7 +445,7 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, received, .. } = self;
-        f.write_str(&escapes::in_line(self.function.as_ref().unwrap_or(&self.operation)))?;
+        f.write_str(&output::in_line(self.function.as_ref().unwrap_or(&self.operation)))?;
         let elements = match (sent, received) {
             (sent, received) if sent == received => sent.to_string(),
             (0, received) => received.to_string(),
@@ -453,7 +453,7 @@ impl fmt::Display for Record {
             (sent, received) => format!("{sent} to {received}"),
         };
         if let Some(data_type) = &self.data_type {
-            write!(f, " of {elements} {}", escapes::in_line(data_type))?;
+            write!(f, " of {elements} {}", output::in_line(data_type))?;
         }
         match (self.kind(), self.peer, self.source) {
             (_, None, _) => Ok(()),
@@ -467,7 +467,7 @@ impl fmt::Display for Record {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = escapes::in_line(&self.file);
+        let file = output::in_line(&self.file);
         match self.line {
             Some(line) => write!(f, "{file}:{line}"),
             None => f.write_str(&file),

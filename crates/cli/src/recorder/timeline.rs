@@ -5,56 +5,28 @@ use std::ops::Range;
 
 use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
-use crate::escapes;
+use crate::output::in_xml;
 
 /// Pixels.
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;
 
-const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #8884; --text: #222; --done: #3b7ddd; --queued: #6bbf7b; --open: #d9483b; --failed: #8a4fbf; --message: #b58a1f }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --done: #6ea8fe; --open: #ff7b6e; --failed: #c79bff } }
-body { font: 14px system-ui, sans-serif; color: var(--text); margin: 2em; max-width: 1300px }
-svg { width: 100%; height: auto } text { fill: var(--text); font-size: 11px }
-.done { fill: var(--done) } .queued { fill: var(--queued) } .called { fill: var(--open) } .failed { fill: var(--failed) }
-.message { stroke: var(--message); stroke-width: 2 } .grid { stroke: var(--line) }
-pre { background: #8881; padding: 1em; overflow-x: auto } .key span { margin-right: 1.5em }
-.key i { display: inline-block; width: 1em; height: 0.8em; margin-right: 0.4em }
-";
-
 /// Returns the page: the findings and the files that are left out, then for each communicator a row for each rank.
 pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> String {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>NCCL operations by rank</title>\n\
-         <style>{STYLE}</style></head><body>\n<h1>NCCL operations by rank</h1>\n"
-    );
-    let mut line = |text: &str| {
-        html.push_str(text);
-        html.push('\n');
-    };
+    let mut text = String::new();
     if findings.is_empty() {
-        line("<p>All ranks agree.</p>");
+        text += "<p>All ranks agree.</p>\n";
     }
     for finding in findings {
-        line(&format!("<pre>{}</pre>", escape(&finding.to_string())));
+        text += &format!("<pre>{}</pre>\n", in_xml(&finding.to_string()));
     }
     for problem in left_out {
-        line(&format!("<p>Left out: {}</p>", escape(problem)));
+        text += &format!("<p>Left out: {}</p>\n", in_xml(problem));
     }
-    line(
-        "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
-         <span><i style=\"background:var(--queued)\"></i>call returned</span>\
-         <span><i style=\"background:var(--open)\"></i>call has not returned</span>\
-         <span><i style=\"background:var(--failed)\"></i>failed</span>\
-         <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
-    );
-    for job in jobs {
-        line(&format!("<h2>{}</h2>", escape(&job.to_string())));
-        line(&chart(job));
-    }
-    line("</body></html>");
-    html
+    let chart = |job: &Job| format!("<h2>{}</h2>\n{}\n", in_xml(&job.to_string()), chart(job));
+    let charts: String = jobs.iter().map(chart).collect();
+    format!(include_str!("timeline.html"), findings = text, charts = charts)
 }
 
 fn chart(job: &Job) -> String {
@@ -124,7 +96,7 @@ fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
     let message = if record.collective.is_none() { " message" } else { "" };
     let number = record.collective.map_or_else(String::new, |number| format!("collective {number}: "));
     let site = record.site.as_ref().map_or_else(String::new, |site| format!("\n{site}"));
-    let title = escape(&format!("{number}{record}{site}"));
+    let title = in_xml(&format!("{number}{record}{site}"));
     format!(
         "<rect class=\"{class}{message}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\">\
          <title>{title}</title></rect>",
@@ -138,9 +110,4 @@ fn duration(nanoseconds: f64) -> String {
         n if n >= 1e6 => format!("{:.1} ms", n / 1e6),
         n => format!("{:.1} us", n / 1e3),
     }
-}
-
-fn escape(text: &str) -> String {
-    let text = escapes::in_lines(text);
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

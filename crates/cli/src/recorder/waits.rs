@@ -66,14 +66,12 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     } else {
         "all ranks have to call them in the same order, or in one group"
     };
-    let (count, size) = (waits.len(), first.job.size);
-    let problem = match calls.len() {
-        1 => format!("{count} of {size} ranks wait for each other, {}: {advice}", name_ranks(&ranks)),
-        calls => format!(
-            "{count} of {size} ranks wait for each other in {calls} different calls, {} in the rarest: {advice}",
-            name_ranks(&ranks),
-        ),
+    let names = match calls.len() {
+        1 => format!(", {}", name_ranks(&ranks)),
+        calls => format!(" in {calls} different calls, {} in the rarest", name_ranks(&ranks)),
     };
+    let (count, size) = (waits.len(), first.job.size);
+    let problem = format!("{count} of {size} ranks wait for each other{names}: {advice}");
     let calls = waits.iter().map(|wait| (wait.rank, wait.record));
     let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem, calls);
     for (call, wait) in finding.calls.iter_mut().zip(&waits) {

@@ -39,27 +39,12 @@ use self::process::{ROLE, asks_for_the_end, exit_code};
 pub(crate) use self::process::{
     THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
 };
-use crate::exit_status::OUTPUT_CLOSED;
+use crate::output::CLOSED;
 use crate::output::write_to_stderr;
 use crate::value_parser::{MAX_RANKS, whole};
 
-const HELP: &str = "\
-Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
-the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends, except one that SIGKILL does not end \
-within 20 s. LD_PRELOAD of the user comes before what --cpu adds.
-
-Example:
-  nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
-
-Exit status:
-  0    All ranks succeeded
-  N    That of the first rank that failed; 128 and its number if a signal ended it
-  1    A failure of nccl run itself
-  2    Invalid command line
-  141  The reader of the output closed it";
-
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../help/run.txt").trim_end())]
 pub(crate) struct RunArguments {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
@@ -188,7 +173,7 @@ fn front(inherit: bool) -> Result<ExitCode> {
                 match result.context("the ranks' output cannot be written") {
                     Ok(_) => {}
                     // The status of a rank that has failed is not lost.
-                    Err(error) if !matches!(code, 0 | OUTPUT_CLOSED) => {
+                    Err(error) if !matches!(code, 0 | CLOSED) => {
                         write_to_stderr(&format!("nccl run: {error:#}\n"));
                     }
                     Err(error) => return Err(error),

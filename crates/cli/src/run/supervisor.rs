@@ -15,7 +15,7 @@ use super::RunArguments;
 use super::machine::{Action, Event, Machine};
 use super::process::{self, asks_for_the_end, exit_code, is_stopped, spawn};
 use super::ranks::{Ranks, Report};
-use crate::exit_status;
+use crate::output;
 
 /// The time after which the ranks are stopped when the front is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
             }
         };
         // Whoever has closed the output is not interested.
-        is_read &= !matches!(event, Event::OutputLost(exit_status::OUTPUT_CLOSED));
+        is_read &= !matches!(event, Event::OutputLost(output::CLOSED));
         for action in machine.on(event) {
             match action {
                 Action::Start { attempt, rank } => {
@@ -60,10 +60,8 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                 Action::Send(signal) => ranks.send(signal),
                 Action::NameSurvivors => {
                     for (rank, pid) in ranks.running() {
-                        let state = process::state(pid);
-                        say(&format!(
-                            "rank {rank} (process {pid}) has survived SIGKILL: its state is {state}"
-                        ));
+                        let end = format!("has survived SIGKILL: its state is {}", process::state(pid));
+                        say(&format!("rank {rank} (process {pid}) {end}"));
                     }
                 }
                 Action::Sweep => {
@@ -98,7 +96,7 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
     spawn(move || {
         for signal in io::stdin().lock().bytes().map_while(Result::ok) {
             let event = match Signal::from_named_raw(signal.into()) {
-                Some(Signal::PIPE) => Event::OutputLost(exit_status::OUTPUT_CLOSED),
+                Some(Signal::PIPE) => Event::OutputLost(output::CLOSED),
                 Some(signal) => Event::Signal(signal),
                 None => continue,
             };
@@ -142,7 +140,7 @@ fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool, ranks_report: bool) -> R
 /// Returns the exit status of a job whose output is lost. The reason is printed, if it is the first problem.
 fn status_of(error: &io::Error, is_first: bool) -> u8 {
     if error.kind() == ErrorKind::BrokenPipe {
-        return exit_status::OUTPUT_CLOSED;
+        return output::CLOSED;
     }
     if is_first {
         say(&format!("the ranks' output cannot be written: {error}; ending them"));

@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use crate::common::{
     LIMIT, NCCL, assert_frame, assert_has, bench, changed_library, ended, json, lines, list, nccl, read, run,
-    send, terminal,
+    send, terminal, undisturbed,
 };
+use crate::snapshot::Session;
 
 /// Runs a command, which has to end with this status. Returns the JSON of its stdout.
 fn report(command: &mut Command, status: i32) -> Value {
@@ -24,53 +25,55 @@ fn numbers(list: &[Value], field: &str) -> Vec<f64> {
     list.iter().map(|value| value[field].as_f64().unwrap_or_else(|| panic!("no {field}: {value}"))).collect()
 }
 
-#[test]
-fn json_has_the_iterations_of_every_rank() {
-    for (how, launch) in
-        [("--ranks 3", "threads"), ("--ranks 3 --processes", "processes"), ("-g 3", "threads")]
-    {
-        let arguments = format!("scatter {how} -b 1K -e 4K -f 4 -n 3 -r 2 --json");
-        let report = report(&mut bench(&arguments), 0);
-        assert_eq!(report["schema"], 1);
-        assert_eq!(report["operation"], "scatter");
-        assert_eq!(report["launch"], launch);
-        assert_eq!(report["library"]["backend"], "cpu");
-        assert_eq!(report["parameters"]["iters"], 3);
-        assert_eq!(report["interrupted"], false);
-        assert_eq!(list(&report["command"])[..2], ["bench", "scatter"]);
-        assert!(list(&report["wrong"]).is_empty());
-        let ranks = list(&report["ranks"]);
-        assert_eq!(numbers(ranks, "rank"), [0.0, 1.0, 2.0]);
-        let rows = list(&report["rows"]);
-        assert_eq!((rows.len(), &rows[1]["bytes"], &rows[1]["count"]), (2, &4080.into(), &340.into()));
-        assert_eq!((&rows[0]["op"], &rows[0]["root"]), (&Value::Null, &2.into()));
-        for measured in rows.iter().flat_map(|row| [&row["out_of_place"], &row["in_place"]]) {
-            assert_eq!(measured["wrong"], 0);
-            let iterations = list(&measured["iterations"]);
-            assert_eq!(numbers(iterations, "rank"), [0.0, 1.0, 2.0]);
-            for field in ["min_us", "median_us", "p99_us", "max_us", "wait_us", "late_us", "own_us"] {
-                assert!(numbers(iterations, field).iter().all(|time| *time >= 0.0), "{field}: {measured}");
-            }
-            for rank in iterations {
-                let order = ["min_us", "median_us", "p99_us", "max_us"].map(|field| rank[field].as_f64());
-                assert!(order.is_sorted(), "{rank}");
-            }
+/// Replaces what varies: times and bandwidths, which have to be numbers from 0, and the ranks' processes.
+fn without_times(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            assert!(number.as_f64() >= Some(0.0), "{number}");
+            *value = "[NUMBER]".into();
         }
+        Value::Array(values) => values.iter_mut().for_each(without_times),
+        Value::Object(fields) => {
+            let varying = ["started", "program", "host", "pid", "version"];
+            for name in varying.into_iter().filter(|name| fields.contains_key(*name)).collect::<Vec<_>>() {
+                fields.insert(name.into(), format!("[{}]", name.to_uppercase()).into());
+            }
+            fields.values_mut().for_each(without_times);
+        }
+        _ => {}
     }
 }
 
 #[test]
-fn log_of_the_library_stays_out_of_json_and_csv() {
-    for arguments in [
-        "all_reduce --ranks 2 -e 8 -n 1 --json",
-        "all_reduce --ranks 2 -e 8 -n 1 --processes --json",
-        "pairs --ranks 2 -s 8 --json",
-    ] {
-        let mut command = nccl(&format!("bench {arguments} --cpu"));
-        let (stdout, stderr) = run(command.env("NCCL_DEBUG", "INFO"), 0);
-        assert_eq!(json(&stdout)["schema"], 1, "{arguments}: {stdout}");
-        assert_has(&stderr, &[" NCCL INFO "]);
+fn json_has_the_iterations_of_every_rank() {
+    let (mut session, mut report_of_threads) = (Session::new(), None);
+    for how in ["--ranks 3", "--ranks 3 --processes", "-g 3"] {
+        let arguments = format!("scatter {how} -b 1K -e 4K -f 4 -n 3 -r 2 --json");
+        let mut report = report(&mut bench(&arguments), 0);
+        for row in list(&report["rows"]) {
+            for rank in
+                [&row["out_of_place"], &row["in_place"]].map(|form| list(&form["iterations"])).concat()
+            {
+                let order = ["min_us", "median_us", "p99_us", "max_us"].map(|field| rank[field].as_f64());
+                assert!(order.is_sorted(), "{rank}");
+            }
+        }
+        without_times(&mut report);
+        // Only the start differs.
+        let [launch, command] = ["launch", "command"].map(|name| report[name].take());
+        session.add(&format!("# {launch} {command}"), "");
+        if how == "--ranks 3" {
+            session.add("# JSON", &format!("{report:#}\n"));
+            report_of_threads = Some(report);
+        } else {
+            assert_eq!(Some(report), report_of_threads);
+        }
     }
+    session.check("bench_json");
+}
+
+#[test]
+fn log_of_the_library_stays_out_of_csv() {
     let mut command = bench("all_reduce --ranks 2 -e 8 -n 1 --csv");
     let (stdout, stderr) = run(command.env("NCCL_DEBUG", "INFO"), 0);
     assert!(stdout.lines().all(|line| line.contains(',')), "{stdout}");
@@ -112,9 +115,12 @@ fn json_of_each_command_is_json_whatever_the_library_prints() {
 }
 
 #[test]
-fn file_of_json_and_csv_may_follow_without_an_equals_sign() {
+fn files_get_json_and_csv_beside_the_table() {
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let run_in = |folder: &Path, arguments: &str| run(bench(arguments).current_dir(folder), 0).0;
+    // The file may follow without an equals sign.
     for (index, arguments) in [
+        "sendrecv -J a.json --csv=a.csv",
         "sendrecv --json a.json --csv a.csv",
         "--json a.json --csv=a.csv sendrecv",
         "--csv a.csv sendrecv --json a.json --processes",
@@ -124,35 +130,27 @@ fn file_of_json_and_csv_may_follow_without_an_equals_sign() {
     {
         let own = folder.path().join(index.to_string());
         fs::create_dir(&own).expect("a new folder");
-        let (stdout, _) = run(bench(&format!("{arguments} -b 8 -e 8 -n 1")).current_dir(&own), 0);
+        let stdout = run_in(&own, &format!("{arguments} -b 8 -e 32 -n 1"));
         assert_frame(&stdout, "# nccl ", "# Collective test concluded: sendrecv\n#\n");
-        assert_eq!(json(&read(&own.join("a.json")))["operation"], "sendrecv", "{arguments}");
-        assert_eq!(read(&own.join("a.csv")).lines().count(), 2, "{arguments}");
+        let report = json(&read(&own.join("a.json")));
+        assert_eq!(
+            (list(&report["rows"]).len(), &report["rows"][0]["in_place"]),
+            (2, &Value::Null),
+            "{arguments}"
+        );
+        let csv = read(&own.join("a.csv"));
+        let lines: Vec<_> = csv.lines().collect();
+        assert!(lines[0].starts_with("bytes,count,data_type,op,root,out_of_place_time_us,"), "{csv}");
+        assert_eq!(lines.len(), 3, "{csv}");
+        assert_frame(lines[2], "32,8,float,,,", ",0,,,,");
     }
     // An operation is none, so that options may come before it.
     for arguments in ["--json sendrecv", "sendrecv --json"] {
-        let (stdout, _) = run(bench(&format!("{arguments} -b 8 -e 8 -n 1")).current_dir(folder.path()), 0);
+        let stdout = run_in(folder.path(), &format!("{arguments} -b 8 -e 8 -n 1"));
         assert_eq!(json(&stdout)["operation"], "sendrecv", "{arguments}");
     }
     assert!(!folder.path().join("sendrecv").exists());
-}
-
-#[test]
-fn files_get_json_and_csv_beside_the_table() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let [result, csv] = ["a.json", "a.csv"].map(|name| folder.path().join(name));
-    let table = |arguments: &str| run(&mut bench(&format!("sendrecv -b 8 -e 32 {arguments}")), 0).0;
-    let stdout = table(&format!("-J {} --csv={}", result.display(), csv.display()));
-    assert_frame(&stdout, "# nccl ", "# Collective test concluded: sendrecv\n#\n");
-    let report = json(&read(&result));
-    assert_eq!(list(&report["rows"]).len(), 2);
-    assert_eq!(report["rows"][0]["in_place"], Value::Null);
-    let csv = read(&csv);
-    let lines: Vec<_> = csv.lines().collect();
-    assert!(lines[0].starts_with("bytes,count,data_type,op,root,out_of_place_time_us,"), "{csv}");
-    assert_eq!(lines.len(), 3, "{csv}");
-    assert_frame(lines[2], "32,8,float,,,", ",0,,,,");
-    assert_eq!(table("--csv").lines().count(), 3);
+    assert_eq!(run_in(folder.path(), "sendrecv -b 8 -e 32 --csv").lines().count(), 3);
     let (_, stderr) = run(&mut bench("sendrecv --json=/nonexistent/x"), 1);
     let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
     assert_eq!(stderr, expected);
@@ -172,54 +170,27 @@ fn rank_0_of_a_launcher_writes_json() {
     assert_ne!(pids[0], pids[2]);
 }
 
-/// Expects that the receivers of what rank 2 has sent are named, with the place and the values.
+/// The receivers of what rank 2 has sent are named, with the place and the values.
 #[test]
 fn planted_wrong_element_is_named() {
-    for how in ["", "--processes"] {
-        for (operation, receivers) in
-            [("all_reduce", &[0, 1, 2, 3][..]), ("sendrecv", &[3]), ("gather", &[0])]
-        {
+    let mut session = Session::new();
+    for how in ["", " --processes"] {
+        for operation in ["all_reduce", "sendrecv", "gather"] {
+            let arguments = format!("{operation} --ranks 4{how} -d int32 -b 1K -e 1K -n 1 -w 0");
             let plant = |format: &str| {
-                let arguments =
-                    format!("{operation} --ranks 4 {how} -d int32 -b 1K -e 1K -n 1 -w 0 {format}");
-                let mut command = bench(&arguments);
-                command.env("LIBNCCL_CPU_PLANT", "wrong:2");
-                command
+                let mut command = bench(&format!("{arguments} {format}"));
+                run(command.env("LIBNCCL_CPU_PLANT", "wrong:2"), 1)
             };
-            let report = report(&mut plant("--json"), 1);
-            let wrong = list(&report["wrong"]);
-            let forms = if operation == "sendrecv" { vec![false] } else { vec![false, true] };
-            for in_place in forms {
-                let found: Vec<_> = wrong.iter().filter(|wrong| wrong["in_place"] == in_place).collect();
-                let ranks: Vec<_> = found.iter().map(|wrong| wrong["rank"].as_u64()).collect();
-                let expected: Vec<_> = receivers.iter().map(|rank| Some(*rank)).collect();
-                assert_eq!(ranks, expected, "{operation} {how} {in_place}: {report}");
-                for wrong in found {
-                    assert_eq!((&wrong["bytes"], &wrong["data_type"]), (&1024.into(), &"int32".into()));
-                    assert_ne!(wrong["got"], wrong["expected"]);
-                    assert!(wrong["offset"].as_u64() < Some(256), "{wrong}");
-                }
-            }
-            let (table, stderr) = run(&mut plant(""), 1);
-            let number = |form: &str| report["rows"][0][form]["wrong"].as_u64();
-            let none = || "      N/A     N/A     N/A    N/A\n".to_owned();
-            let mut end = number("in_place").map_or_else(none, |wrong| format!("{wrong:>8}\n"));
-            for wrong in wrong {
-                let form = if wrong["in_place"] == true { "in-place" } else { "out-of-place" };
-                let (rank, offset) = (&wrong["rank"], &wrong["offset"]);
-                let [got, expected] = ["got", "expected"].map(|field| wrong[field].as_str().expect("text"));
-                end += &format!(
-                    "# wrong: {form}, rank {rank}, element {offset}: got {got}, expected {expected}\n"
-                );
-            }
-            end += &format!("# Out of bounds values : {} FAILED\n", wrong.len());
-            assert_has(&table, &[&end]);
-            let row = table.lines().find(|line| !line.starts_with('#')).expect("a row");
-            let found = row.split_whitespace().nth(8).map(|wrong| wrong.parse().expect("a number"));
-            assert_eq!(found, number("out_of_place"), "{row}");
-            assert!(stderr.ends_with(" elements are wrong\n"), "{stderr}");
+            let (table, stderr) = plant("");
+            let is_result =
+                |line: &&str| !line.starts_with('#') || line.contains("wrong") || line.contains("bounds");
+            let lines: String = table.split_inclusive('\n').filter(|line| is_result(line)).collect();
+            session.add(&format!("$ nccl bench {arguments}"), &(lines + &stderr));
+            let wrong = json(&plant("--json").0)["wrong"].take();
+            session.add("# wrong", &format!("{wrong}\n"));
         }
     }
+    session.check("bench_planted_wrong");
 }
 
 #[test]
@@ -236,7 +207,7 @@ fn planted_slow_rank_has_the_longest_own_time() {
     // Most of the time, they sleep.
     thread::scope(|scope| {
         for how in ["", "--processes"] {
-            scope.spawn(move || check(how));
+            scope.spawn(move || undisturbed(|| check(how)));
         }
     });
 }

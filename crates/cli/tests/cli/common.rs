@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::channel;
@@ -238,4 +239,12 @@ pub(crate) fn interrupted(mut command: Command, shown: &str) -> (String, String)
 
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
+}
+
+/// Tries a measurement again if it fails, five times at most: other work on the machine may disturb it.
+pub(crate) fn undisturbed(attempt: impl Fn()) {
+    let is_done = (1..5).any(|_| catch_unwind(AssertUnwindSafe(&attempt)).is_ok());
+    if !is_done {
+        attempt();
+    }
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use libnccl_test_support::random_inputs::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -92,26 +91,7 @@ fn printed(table: &str) -> Vec<[&str; 5]> {
         .collect()
 }
 
-/// Returns the least and the most that a printed number can stand for.
-fn rounded(text: &str) -> [f64; 2] {
-    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len() as i32);
-    let value: f64 = text.parse().expect("a number");
-    [-0.500_001, 0.500_001].map(|half| value + half * 0.1_f64.powi(decimals))
-}
-
-/// Checks that the ratio is the quotient of the figures beside it, all as far as they are printed.
-fn check_quotients(table: &str) {
-    for row in printed(table) {
-        let [a, b, bandwidth, other, ratio] = row.map(rounded);
-        for (over, under) in [(a, b), (other, bandwidth)] {
-            // By multiplication: a figure may be printed as 0.
-            let is_quotient = over[0] <= ratio[1] * under[1] && ratio[0] * under[0].max(0.0) <= over[1];
-            assert!(is_quotient, "{row:?}\n{table}");
-        }
-    }
-}
-
-/// Checks the same of the JSON, which has all digits.
+/// Checks that the ratio is the quotient of the figures beside it.
 fn check_json(comparison: &Value) {
     for row in list(&comparison["rows"]) {
         let [a, b, bandwidth, other, ratio, low, high] =
@@ -124,23 +104,6 @@ fn check_json(comparison: &Value) {
 }
 
 #[test]
-fn ratio_is_the_quotient_of_the_figures_beside_it() {
-    let mut results = Results::new();
-    let mut random = Random(1);
-    for _ in 0..20 {
-        results.write(|result| {
-            for_each_measured(result, |measured| {
-                // From a thousandth to a thousandfold.
-                let power = (random.next() >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0;
-                slow_down(measured, 10_f64.powf(power));
-            });
-        });
-        check_quotients(&results.compare("a.json b.json"));
-        check_json(&json(&results.compare("a.json b.json --json")));
-    }
-}
-
-#[test]
 fn backends_are_measured_in_turn_and_the_ratio_is_the_quotient_of_the_figures_beside_it() {
     let directory = TempDir::new().expect("a directory");
     // An even and an odd number, of which the medians differ.
@@ -148,7 +111,6 @@ fn backends_are_measured_in_turn_and_the_ratio_is_the_quotient_of_the_figures_be
         let arguments = format!("--backend cpu --backend cpu --rounds {rounds}");
         let measurement = "-- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
         let (table, _) = compare(directory.path(), &format!("{arguments} {measurement}"), 0);
-        check_quotients(&table);
         assert_eq!(printed(&table).len(), 4, "{table}");
         assert_eq!(table.matches(&format!(", {rounds} rounds\n")).count(), 2, "{table}");
         let (stdout, _) = compare(directory.path(), &format!("{arguments} --json {measurement}"), 0);

@@ -2,9 +2,8 @@
 
 use std::fs::File;
 use std::process::Stdio;
-use std::time::Instant;
 
-use crate::common::{LIMIT, assert_has, bench, changed_library, ended, lines, nccl, run};
+use crate::common::{assert_has, bench, changed_library, ended, lines, nccl, run};
 use crate::snapshot::Session;
 
 #[test]
@@ -50,7 +49,6 @@ fn closed_output_is_silent_and_141() {
         "doctor --json --library /nonexistent",
         "doctor --library /nonexistent",
     ] {
-        let start = Instant::now();
         let mut command = nccl(arguments);
         let (reader, writer) = std::io::pipe().expect("a pipe");
         // The reader is closed before anything is printed: how far the program gets before is not for chance to say.
@@ -58,7 +56,6 @@ fn closed_output_is_silent_and_141() {
         let child = command.stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
         let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 141, arguments);
         assert_eq!(stderr, "", "{arguments}");
-        assert!(start.elapsed() < LIMIT, "{arguments}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::common::{assert_has, bench, interrupted, json, list, read, run};
+use crate::common::{assert_has, bench, interrupted, json, list, read, run, undisturbed};
 
 /// Runs the command, which has to end with this status. Returns stdout and stderr.
 fn pairs(arguments: &str, status: i32) -> (String, String) {
@@ -29,6 +29,10 @@ fn table_has_a_row_and_a_column_for_each_rank() {
 
 #[test]
 fn planted_slow_and_wrong_ranks_are_visible() {
+    undisturbed(check_planted_slow_and_wrong_ranks);
+}
+
+fn check_planted_slow_and_wrong_ranks() {
     let mut command = bench("pairs --ranks 8 -s 8K -n 5 --json");
     let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:3:30000,wrong:5"), 1);
     let matrix = json(&stdout);
@@ -52,9 +56,11 @@ fn planted_slow_and_wrong_ranks_are_visible() {
 
 #[test]
 fn slow_rank_is_named_in_the_table() {
-    let mut command = bench("pairs --ranks 4 -s 8K -n 3 --processes");
-    let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:30000"), 0);
-    assert_has(&stdout, &["# rank 2 is slow: "]);
+    undisturbed(|| {
+        let mut command = bench("pairs --ranks 4 -s 8K -n 3 --processes");
+        let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:30000"), 0);
+        assert_has(&stdout, &["# rank 2 is slow: "]);
+    });
 }
 
 #[test]

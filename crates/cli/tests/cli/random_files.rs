@@ -10,6 +10,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 use serde_json::{Value, json};
 
 use crate::common::{NCCL, bench, run};
+use crate::recordings::{communicator, done, recording, recv, send, waiting, with};
 
 /// The time for a file, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -34,92 +35,43 @@ fn check(folder: &Path, arguments: &str, input: usize) {
     assert!(began.elapsed() < LIMIT, "input {input}: {:?}", began.elapsed());
 }
 
-/// Changes values that are anywhere in a document.
-fn change(document: &mut Value, random: &mut Random) {
-    for _ in 0..=random.below(3) {
-        let mut place = &mut *document;
-        loop {
-            let length = match &*place {
-                Value::Array(values) => values.len(),
-                Value::Object(fields) => fields.len(),
-                _ => 0,
-            };
-            if length == 0 || random.below(12) == 0 {
-                break;
-            }
-            let index = random.below(length);
-            place = match place {
-                Value::Array(values) => &mut values[index],
-                Value::Object(fields) => fields.iter_mut().nth(index).unwrap().1,
-                _ => unreachable!("a value without parts"),
-            };
-        }
-        let copy = place.clone();
-        match (random.below(10), &mut *place) {
-            (0, Value::Array(values)) => values.push(copy),
-            (1, Value::Array(values)) => drop(values.pop()),
-            (choice, place) => {
-                let values = json!([
-                    0,
-                    1,
-                    -1,
-                    u64::MAX,
-                    i64::MIN,
-                    1e308,
-                    1e-308,
-                    null,
-                    "",
-                    "\u{1b}[2J\n",
-                    [],
-                    {},
-                    true,
-                    1_000_000_000_000_u64,
-                    random.below(5),
-                    "all_reduce",
-                    copy,
-                ]);
-                let values = values.as_array().unwrap();
-                *place = values[(choice + random.below(values.len())) % values.len()].clone();
-            }
-        }
-    }
-}
-
-/// Writes a document with changes of its values, or of its bytes.
+/// Writes a document in which some numbers and texts are others, or some bytes.
 fn write(file: &Path, document: &Value, random: &mut Random) {
-    let mut document = document.clone();
-    let are_values_changed = random.below(4) > 0;
-    if are_values_changed {
-        change(&mut document, random);
-    }
-    let mut bytes = document.to_string().into_bytes();
-    if !are_values_changed {
+    const VALUES: [&str; 13] = [
+        "0",
+        "1",
+        "-1",
+        "18446744073709551615",
+        "-9223372036854775808",
+        "1e308",
+        "null",
+        "\"\"",
+        "\"\\u001b[2J\"",
+        "[]",
+        "{}",
+        "1000000000000",
+        "\"all_reduce\"",
+    ];
+    let mut text = document.to_string();
+    if random.below(4) == 0 {
+        let mut bytes = text.into_bytes();
         random.change_all(&mut bytes);
+        return fs::write(file, bytes).unwrap();
     }
-    fs::write(file, bytes).unwrap();
+    for _ in 0..=random.below(3) {
+        let starts: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
+        let start = starts[random.below(starts.len())];
+        let length = text[start..].find([',', '}', ']']).unwrap_or(0);
+        text.replace_range(start..start + length, VALUES[random.below(VALUES.len())]);
+    }
+    fs::write(file, text).unwrap();
 }
 
-fn recording(rank: usize) -> Value {
-    let call = |number: usize, operation: &str, state: &str| {
-        let collective = (!matches!(operation, "send" | "recv")).then_some(number);
-        json!({
-            "number": number, "collective": collective, "message": collective.is_none().then_some(1),
-            "operation": operation, "data_type": "float", "sent": 4, "received": 4,
-            "peer": collective.is_none().then_some(1 - rank), "source": null, "group": null,
-            "site": { "file": "train.rs", "line": number, "column": 5 }, "stream": 0, "queued_ns": 1000 * number,
-            "completed_ns": null, "state": state,
-        })
-    };
-    let message = if rank == 0 { "send" } else { "recv" };
-    json!({
-        "format": "libnccl recorder", "version": 1, "reason": "timeout", "time_ns": 2_000_000, "process": 100 + rank,
-        "host": "node1", "nccl": "2.32.3",
-        "communicators": [{
-            "id": "c0", "name": "data", "rank": rank, "size": 2, "count": 3, "records": [
-                call(1, "all_reduce", "completed"), call(2, message, "completed"), call(3, "broadcast", "called"),
-            ],
-        }],
-    })
+fn sample(rank: usize) -> Value {
+    let message = if rank == 0 { send(2, 1, "completed") } else { recv(2, 0, "completed") };
+    let records = [done(1, "all_reduce"), message, waiting(3, "broadcast")];
+    let own = with(communicator("c0", rank, 2, &records), json!({ "name": "data", "count": 3 }));
+    with(recording(rank, &[own]), json!({ "host": "node1" }))
 }
 
 #[test]
@@ -128,7 +80,7 @@ fn random_recordings_are_compared_or_refused() {
     let mut random = Random(41);
     for input in inputs(60) {
         for (rank, file) in ["a.json", "b.json"].into_iter().enumerate() {
-            write(&folder.path().join(file), &recording(rank), &mut random);
+            write(&folder.path().join(file), &sample(rank), &mut random);
         }
         let html = if random.below(3) == 0 { " --html page.html" } else { "" };
         check(folder.path(), &format!("recorder diff a.json b.json{html}"), input);

@@ -148,29 +148,22 @@ fn watch_until_it_comes(report: String, arguments: &str) -> (Process, Receiver<S
     (watch, stdout)
 }
 
+/// Also an NCCL without JSON.
 #[test]
 fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
-    let (_watch, lines) = watch_until_it_comes(sound().to_string(), "");
-    let mut times = 0;
-    while times < 2 {
-        let line = lines.recv_timeout(LIMIT).expect("a report");
-        if humantime::parse_rfc3339(&line).is_ok() {
-            times += 1;
-            let next = lines.recv_timeout(LIMIT).expect("a verdict");
-            assert!(next.starts_with("note: communicator 00000000000000ab of 2 ranks is idle"), "{next}");
-        }
-    }
-}
-
-#[test]
-fn watch_of_an_nccl_without_json_goes_on_and_says_when_each_report_is_of() {
     let text = "NCCL version 2.24.3\n\nErrors\n======\n\nWarnings\n========\n\n";
-    let (_watch, lines) = watch_until_it_comes(text.into(), "");
-    for _ in 0..2 {
-        let is_time = |line: &String| humantime::parse_rfc3339(line).is_ok();
-        let time = std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).find(is_time);
-        assert!(time.is_some(), "no report");
-        assert_eq!(lines.recv_timeout(LIMIT).unwrap(), "NCCL version 2.24.3");
+    for (report, first) in [
+        (sound().to_string(), "note: communicator 00000000000000ab of 2 ranks is idle"),
+        (text.into(), "NCCL version 2.24.3"),
+    ] {
+        let (_watch, lines) = watch_until_it_comes(report, "");
+        for _ in 0..2 {
+            let is_time = |line: &String| humantime::parse_rfc3339(line).is_ok();
+            let time = std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).find(is_time);
+            assert!(time.is_some(), "no report");
+            let next = lines.recv_timeout(LIMIT).expect("a verdict");
+            assert!(next.starts_with(first), "{next}");
+        }
     }
 }
 

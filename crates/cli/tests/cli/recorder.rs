@@ -1,10 +1,9 @@
-//! `nccl recorder diff` on recordings of jobs with one mistake each.
-
-use std::fs;
+//! `nccl recorder diff` on recordings of jobs with one mistake each, that are long, or that say what cannot be.
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, json, list, nccl, run};
+use crate::common::{assert_has, assert_visible, fifo, in_time, json, list, nccl, run};
+use crate::recordings::{call, communicator, done, recording, recv, send, waiting, with};
 use crate::snapshot::Session;
 
 /// The operations of a rank, on one communicator or more.
@@ -13,58 +12,14 @@ type Operations = Vec<Value>;
 /// Ranks of a communicator, some of which have no recording.
 type Ranks = Vec<Option<Operations>>;
 
-/// Returns an operation, whose number is that of a collective too, if it is one.
-fn call(number: u64, collective: Option<u64>, operation: &str, state: &str) -> Value {
-    json!({
-        "number": number, "collective": collective, "message": null, "operation": operation,
-        "data_type": "float", "sent": 4, "received": 4, "peer": null, "source": null, "group": null,
-        "site": { "file": "train.rs", "line": 10 + number, "column": 5 },
-        "stream": 0, "queued_ns": 1_000_000 + 1000 * number, "completed_ns": null, "state": state,
-    })
-}
-
-fn done(number: u64, operation: &str) -> Value {
-    call(number, Some(number), operation, "completed")
-}
-
-fn waiting(number: u64, operation: &str) -> Value {
-    call(number, Some(number), operation, "called")
-}
-
-fn with(mut call: Value, changes: Value) -> Value {
-    for (name, value) in changes.as_object().unwrap() {
-        call[name] = value.clone();
-    }
-    call
-}
-
-fn send(number: u64, peer: usize, state: &str) -> Value {
-    with(call(number, None, "send", state), json!({ "peer": peer, "received": 0 }))
-}
-
-fn recv(number: u64, peer: usize, state: &str) -> Value {
-    with(call(number, None, "recv", state), json!({ "peer": peer, "sent": 0 }))
-}
-
-/// Returns the recording of a rank with these communicators.
-fn recording(rank: usize, communicators: &[Value]) -> String {
-    let recording = json!({
-        "format": "libnccl recorder", "version": 1, "reason": "timeout", "time_ns": 2_000_000,
-        "process": 100 + rank, "nccl": "2.32.3", "communicators": communicators,
-    });
-    recording.to_string()
-}
-
 /// Writes a recording for each rank that has operations, and compares them: adds the kinds and ranks of the findings, and the text.
 fn diff(session: &mut Session, case: &str, communicators: &[(&str, Ranks)]) {
     for rank in 0..communicators[0].1.len() {
-        let of_rank = |(id, ranks): &(&str, Ranks)| {
-            let records = ranks[rank].clone()?;
-            Some(json!({ "id": id, "name": null, "rank": rank, "size": ranks.len(), "records": records }))
-        };
+        let of_rank =
+            |(id, ranks): &(&str, Ranks)| Some(communicator(id, rank, ranks.len(), ranks[rank].as_ref()?));
         let of_rank: Vec<_> = communicators.iter().filter_map(of_rank).collect();
         if !of_rank.is_empty() {
-            session.write(&format!("{case}/rank{rank}.json"), recording(rank, &of_rank));
+            session.write(&format!("{case}/rank{rank}.json"), recording(rank, &of_rank).to_string());
         }
     }
     let output = nccl("recorder diff --json").arg(session.path(case)).output().unwrap();
@@ -143,33 +98,18 @@ fn findings_name_the_ranks_and_calls() {
     let c0 = vec![first(), first(), rank(&[])];
     let c1 = vec![rank(&[]), rank(&[]), first()];
     diff(&mut session, "order of two communicators", &[("c0", c0), ("c1", c1)]);
-    session.write("no communicator/rank0.json", recording(0, &[]));
+    session.write("no communicator/rank0.json", recording(0, &[]).to_string());
     session.run("recorder diff 'no communicator'", nccl("recorder diff").arg("no communicator"));
     session.check("recorder_findings");
-}
-
-#[test]
-fn page_tells_a_failed_call_from_one_that_has_not_returned() {
-    let session = Session::new();
-    let records = [call(1, Some(1), "all_reduce", "failed"), call(2, Some(2), "broadcast", "called")];
-    let rank = json!({ "id": "c", "name": null, "rank": 0, "size": 1, "records": records });
-    session.write("rank0.json", recording(0, &[rank]));
-    let mut command = nccl("recorder diff rank0.json --html page.html");
-    run(command.current_dir(session.path("")), 1);
-    let html = session.read("page.html");
-    assert_has(
-        &html,
-        &["<rect class=\"failed\"", "<rect class=\"called\"", ".failed { fill: var(--failed) }"],
-    );
 }
 
 #[test]
 fn file_that_is_no_recording_is_an_error() {
     let mut session = Session::new();
     let other = json!({ "format": "x", "version": 2, "time_ns": 0, "process": 1, "communicators": [] });
-    let rank = json!({ "id": "c", "name": null, "rank": 3, "size": 2, "records": [] });
-    for (name, text) in [("a", "{}".into()), ("b", other.to_string()), ("c", recording(0, &[rank]))] {
-        session.write(&format!("{name}.json"), text);
+    for (name, text) in [("a", json!({})), ("b", other), ("c", recording(0, &[communicator("c", 3, 2, &[])]))]
+    {
+        session.write(&format!("{name}.json"), text.to_string());
         session.nccl(&format!("recorder diff {name}.json"));
     }
     session.check("recorder_no_recording");
@@ -177,29 +117,234 @@ fn file_that_is_no_recording_is_an_error() {
 
 #[test]
 fn ranks_with_different_libraries_are_named() {
+    let mut session = Session::new();
     // A recording has a hash if the file has no build id.
-    for (field, text) in [("hash", "build id unknown, hash "), ("build_id", "build id ")] {
-        let folder = tempfile::tempdir().unwrap();
+    for field in ["hash", "build_id"] {
         for (rank, contents) in ["aa", "bb", "aa"].into_iter().enumerate() {
-            let records = [done(1, "all_reduce")];
-            let own = json!({ "id": "c", "name": null, "rank": rank, "size": 3, "records": records });
             // The path does not matter.
-            let path = format!("/{rank}/libnccl.so.2");
-            let mut library = json!({ "path": path, "size": 7, "build_id": null, "hash": null });
-            library[field] = contents.into();
-            let recording = json!({
-                "format": "libnccl recorder", "version": 1, "time_ns": 2_000_000, "process": rank, "library": library,
-                "communicators": [own],
-            });
-            fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
+            let library =
+                json!({ "path": format!("/{rank}/libnccl.so.2"), "size": 7, "build_id": null, "hash": null });
+            let library = with(library, json!({ field: contents }));
+            let own = recording(rank, &[communicator("c", rank, 3, &[done(1, "all_reduce")])]);
+            session
+                .write(&format!("{field}/{rank}.json"), with(own, json!({ "library": library })).to_string());
         }
-        let (_, warning) = run(nccl("recorder diff").arg(folder.path()), 0);
-        assert_eq!(
-            warning,
-            format!(
-                "warning: communicator c: the ranks use different NCCL libraries: ranks 0 and 2: /0/libnccl.so.2 of 7 \
-                 bytes, {text}aa; rank 1: /1/libnccl.so.2 of 7 bytes, {text}bb\n"
-            )
-        );
+        session.nccl(&format!("recorder diff {field}"));
+    }
+    session.check("recorder_libraries");
+}
+
+/// Recordings in files, one for each process, by which they are compared.
+fn findings(recordings: &[Value]) -> (Session, Vec<Value>) {
+    let session = Session::new();
+    for (process, recording) in recordings.iter().enumerate() {
+        session.write(&format!("job/{process}.json"), recording.to_string());
+    }
+    let mut command = nccl("recorder diff job --json");
+    let (stdout, _) = run(command.current_dir(session.path("")), 1);
+    let findings = list(&json(&stdout)["findings"]).to_vec();
+    (session, findings)
+}
+
+/// Compares the recordings of [`findings`] again, and draws the page. Returns what is printed, and the page.
+fn drawn(session: &Session) -> (String, String) {
+    let mut command = nccl("recorder diff job --html page.html");
+    let (text, _) = run(command.current_dir(session.path("")), 1);
+    (text, session.read("page.html"))
+}
+
+/// Compares recordings of so many ranks and entries, in turn a collective and a message to or from the next rank. The last of
+/// either differ on rank 1.
+fn check_long_recordings(ranks: usize, entries: u64) {
+    let last = entries / 2;
+    let of_rank = |rank: usize| {
+        let calls = |number: u64| {
+            let (is_odd, state) =
+                (rank == 1 && number == last, if number == last { "called" } else { "queued" });
+            let operation = if is_odd { "reduce" } else { "all_reduce" };
+            let message = match rank % 2 {
+                0 => send(2 * number, rank + 1, state),
+                _ => {
+                    with(recv(2 * number, rank - 1, state), json!({ "received": if is_odd { 8 } else { 4 } }))
+                }
+            };
+            [call(2 * number - 1, Some(number), operation, "queued"), message]
+        };
+        let records: Vec<Value> = (1..=last).flat_map(calls).collect();
+        recording(rank, &[communicator("c", rank, ranks, &records)])
+    };
+    let (_, findings) = findings(&(0..ranks).map(of_rank).collect::<Vec<_>>());
+    let kinds: Vec<&Value> = findings.iter().map(|finding| &finding["kind"]).collect();
+    assert_eq!(kinds, ["other_operation", "other_message"], "{findings:#?}");
+    let collectives = [&findings[0]["collective"], &findings[0]["last_agreement"]["collective"]];
+    assert_eq!(collectives, [&json!(last), &json!(last - 1)]);
+    let problem = format!("message {last} from rank 0 to rank 1: 4 float are sent, and 8 float expected");
+    assert_eq!(findings[1]["problem"], json!(problem));
+}
+
+// If each entry were looked for among all, this would take minutes, and the next one hours.
+#[test]
+fn recordings_of_50_000_entries_are_compared() {
+    check_long_recordings(2, 50_000);
+}
+
+#[test]
+#[ignore = "takes a minute: .ci/long"]
+fn recordings_of_a_million_entries_are_compared() {
+    check_long_recordings(4, 1_000_000);
+}
+
+/// A circle of ranks, of which each waits for half of the others, a chain that is none, and communicators.
+#[test]
+fn ten_thousand_ranks_or_communicators_are_compared() {
+    const MANY: usize = 10_000;
+    let (done, first, second) = (done(1, "all_reduce"), waiting(1, "all_reduce"), waiting(2, "all_reduce"));
+    let of_circle = |rank: usize| match rank < MANY / 2 {
+        true => [
+            communicator("c0", rank, MANY, &[done.clone(), second.clone()]),
+            communicator("c1", rank, MANY, &[]),
+        ],
+        false => {
+            let c0 = communicator("c0", rank, MANY, std::slice::from_ref(&done));
+            [c0, communicator("c1", rank, MANY, std::slice::from_ref(&first))]
+        }
+    };
+    let (_, circle) = findings(&[recording(1, &(0..MANY).flat_map(of_circle).collect::<Vec<_>>())]);
+    assert_eq!((circle.len(), &circle[0]["kind"]), (1, &json!("circular_wait")));
+    assert_eq!(list(&circle[0]["calls"]).len(), MANY);
+    let start = "10000 of 10000 ranks wait for each other in 2 different calls, ranks 0, 1, ";
+    assert_has(circle[0]["problem"].as_str().unwrap(), &[start, " and 9968 more in the rarest"]);
+
+    let of_chain = |rank: usize| {
+        let next = (rank + 1 < MANY).then(|| recv(1, rank + 1, "called"));
+        communicator("c", rank, MANY, next.as_slice())
+    };
+    let (_, chain) = findings(&[recording(1, &(0..MANY).map(of_chain).collect::<Vec<_>>())]);
+    assert_eq!(chain.len(), MANY - 1);
+    assert!(chain.iter().all(|finding| finding["kind"] == "unmatched_message"));
+
+    let all = (0..MANY).map(|id| communicator(&id.to_string(), 0, 2, std::slice::from_ref(&done)));
+    let (session, missing) = findings(&[recording(1, &all.collect::<Vec<_>>())]);
+    assert_eq!(missing.len(), MANY);
+    assert_eq!(drawn(&session).0.matches("there is no recording of rank 1 of 2").count(), MANY);
+}
+
+#[test]
+fn ranks_without_recording_are_counted_without_a_list_of_all() {
+    let size = 2_147_483_647;
+    let of_rank = |rank: usize| recording(rank, &[communicator("c", rank, size, &[done(1, "all_reduce")])]);
+    let (session, findings) = findings(&[1, 40].map(of_rank));
+    let named: Vec<usize> = [0].into_iter().chain(2..=32).collect();
+    assert_eq!((findings.len(), &findings[0]["ranks"]), (1, &json!(named)));
+    assert_eq!(findings[0]["more_ranks"], json!(size - 2 - 32));
+    let (text, page) = drawn(&session);
+    assert_has(
+        &text,
+        &["c: 2 of 2147483647 ranks recorded\n", " 31, 32 and 2147483613 more of 2147483647: dead"],
+    );
+    let gaps = [
+        ">rank 0: no recording</text>",
+        ">ranks 2 to 39: no",
+        ">ranks 41 to 2147483646: no recording</text>",
+    ];
+    assert_has(&page, &[&gaps[..], &[">rank 1</text>", ">rank 40</text>"]].concat());
+    assert!(page.len() < 10_000, "{} bytes", page.len());
+}
+
+#[test]
+fn number_that_cannot_be_is_an_error_that_names_it() {
+    let numbered = |numbers: &[(u64, u64)]| {
+        let calls = numbers.iter().map(|(number, own)| call(*number, Some(*own), "all_reduce", "queued"));
+        communicator("c", 1, 2, &calls.collect::<Vec<_>>())
+    };
+    let with_count = |count: u64| with(numbered(&[(1, 1), (2, 2), (3, 3)]), json!({ "count": count }));
+    let mut session = Session::new();
+    for communicator in [
+        communicator("c", 1, 1_000_000_000_000, &[]),
+        communicator("c", 1, 2_147_483_648, &[]),
+        communicator("c", 2, 2, &[]),
+        communicator("c", 0, 0, &[]),
+        with_count(u64::MAX),
+        numbered(&[(1, 1), (2, 2), (2, 3)]),
+        numbered(&[(1, 1), (3, 2), (2, 3)]),
+        numbered(&[(0, 1)]),
+        numbered(&[(1, 5), (2, 5)]),
+        numbered(&[(1, 5), (2, 4)]),
+        numbered(&[(1, 0)]),
+        numbered(&[(77_777, 1)]),
+        with_count(3),
+    ] {
+        let text = recording(7, &[communicator]).to_string().replace("77777", "18446744073709551616");
+        session.write("rank7.json", text);
+        session.nccl("recorder diff rank7.json");
+    }
+    session.check("recorder_numbers");
+}
+
+#[test]
+fn largest_numbers_are_compared_and_drawn() {
+    const MAX: u64 = u64::MAX;
+    let of_rank = |rank: usize| {
+        // The last one has a peer that is none, as of a call that NCCL refused.
+        let last =
+            json!({ "number": MAX, "collective": MAX, "peer": usize::MAX, "sent": MAX, "received": 1 });
+        let last = with(call(2, Some(2), ["all_reduce", "reduce"][rank], "failed"), last);
+        recording(rank, &[communicator("c", rank, 2, &[done(1, "broadcast"), last])])
+    };
+    let (session, findings) = findings(&[0, 1].map(of_rank));
+    assert_eq!((&findings[0]["kind"], &findings[0]["collective"]), (&json!("other_operation"), &json!(MAX)));
+    let (text, page) = drawn(&session);
+    let call = "rank 1 called reduce of 18446744073709551615 to 1 float with root 18446744073709551615";
+    assert_has(&text, &[call]);
+    assert_has(&page, &["<rect class=\"failed\"", "<rect class=\"done\"", ".failed { fill: var(--failed) }"]);
+}
+
+#[test]
+fn control_characters_of_a_recording_are_escaped() {
+    // They clear the screen, set a colour, and begin a line.
+    const EVIL: &str = "x\u{1b}[2J\u{9b}31m\u{7f}\r\n\t\0y";
+    let evil = |name: &str| format!("{name} {EVIL}");
+    let mut session = Session::new();
+    for rank in 0..2 {
+        let site = json!({ "file": EVIL, "line": 7 });
+        let record = json!({ "operation": evil("operation"), "data_type": evil("data_type"), "site": site, "sent": rank });
+        let message = call(2, None, ["send", "recv"][rank], "called");
+        let message = with(message, json!({ "peer": 1 - rank, "data_type": format!("{EVIL}{rank}") }));
+        let own = communicator("c", rank, 3, &[with(waiting(1, "all_reduce"), record), message]);
+        let own = with(own, json!({ "id": evil("id"), "name": evil("name") }));
+        session.write(&format!("rank{rank}.json"), recording(rank, &[own]).to_string());
+    }
+    let diff = "recorder diff rank0.json rank1.json --html page.html";
+    let escaped = r"x\u001b[2J\u009b31m\u007f\u000d\u000a\u0009\u0000y";
+    session.nccl(diff);
+    let page = session.read("page.html");
+    assert_has(&page, &[&format!("<h2>communicator name {escaped} (id {escaped})</h2>")]);
+    assert_visible(&page);
+    let arguments = "recorder diff rank0.json rank1.json --json";
+    let printed = session.run(arguments, &mut nccl(arguments));
+    assert_eq!(json(&printed)["communicators"][0]["name"], json!(evil("name")));
+    // Other files are errors that quote them.
+    let unknown = with(done(1, "all_reduce"), json!({ "state": EVIL }));
+    for other in [
+        with(recording(0, &[]), json!({ "format": EVIL })),
+        recording(0, &[communicator("c", 0, 1, &[unknown])]),
+    ] {
+        session.write("rank0.json", other.to_string());
+        session.nccl(diff);
+    }
+    assert_visible(session.text());
+    session.check("recorder_control_characters");
+}
+
+#[test]
+fn recording_in_a_fifo_without_a_writer_is_an_error() {
+    let session = Session::new();
+    let path = session.write("job/rank0.json", "");
+    std::fs::remove_file(&path).unwrap();
+    fifo(&path);
+    // In a folder, and by its name.
+    for argument in [session.path("job"), path.clone()] {
+        let (_, stderr) = in_time(move || run(nccl("recorder diff").arg(argument), 1));
+        assert_eq!(stderr, format!("error: cannot read {}: a FIFO to which nobody writes\n", path.display()));
     }
 }

@@ -5,21 +5,13 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::common::{assert_has, fifo, json, list, nccl};
+use crate::recordings::{self, communicator, done};
 use crate::snapshot::Session;
 
 /// Returns the recording of a rank of three, that has called so many collectives.
 fn recording(rank: usize, collectives: u64) -> Value {
-    let record = |number: u64| {
-        json!({
-            "number": number, "collective": number, "operation": "all_reduce", "data_type": "float", "sent": 4,
-            "received": 4, "peer": null, "group": null, "queued_ns": number, "state": "queued",
-        })
-    };
-    let records: Vec<Value> = (1..=collectives).map(record).collect();
-    json!({
-        "format": "libnccl recorder", "version": 1, "time_ns": 9, "process": 100 + rank,
-        "communicators": [{ "id": "c", "name": null, "rank": rank, "size": 3, "records": records }],
-    })
+    let records: Vec<Value> = (1..=collectives).map(|number| done(number, "all_reduce")).collect();
+    recordings::recording(rank, &[communicator("c", rank, 3, &records)])
 }
 
 /// Writes the recordings of three ranks that have called so many collectives each.

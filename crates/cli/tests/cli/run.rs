@@ -1,14 +1,14 @@
 //! `nccl run`: what ranks are told, how they end, and that none remains.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl_test_support::random_inputs::Random;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::common::{
     LIMIT, MARK, NCCL, Process, assert_has, bench, ended, fifo, in_time, lines, marked, nccl, read, run,
@@ -78,14 +78,29 @@ fn first_failure_ends_the_others_and_gives_the_status() {
 
     let (_, stderr) = run(&mut script("-n 2", "[ $RANK != 0 ] || kill -9 $$; sleep 1000"), 128 + 9);
     assert_has(&stderr, &["was ended by signal 9 (SIGKILL)"]);
+
+    let (_, stderr) = run(&mut nccl("run -n 1 -- /nonexistent/program"), 1);
+    let problem = "[0] error: cannot start /nonexistent/program: No such file or directory (os error 2)\n";
+    assert_has(&stderr, &[problem, "exited with status 1\n"]);
 }
 
 #[test]
 fn restarts_run_all_ranks_again_until_none_is_left() {
-    let fails_twice = "[ $RANK != 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3; echo attempt $TORCHELASTIC_RESTART_COUNT";
-    let (stdout, stderr) = run(&mut script("-n 2 --restart 2", fails_twice), 0);
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("logs");
+    let fails_twice = "[ $RANK != 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3; echo attempt $TORCHELASTIC_RESTART_COUNT; \
+                       echo error >&2";
+    let options = format!("-n 2 --restart 2 --log-dir {}", logs.display());
+    let (stdout, stderr) = run(&mut script(&options, fails_twice), 0);
     assert_has(&stdout, &["[0] attempt 2\n", "[1] attempt 2\n"]);
     assert_has(&stderr, &["starting all ranks again, 2 of 2 times"]);
+    for (attempt, rank, text) in
+        [("attempt_0", "0", ""), ("attempt_2", "0", "attempt 2\n"), ("attempt_2", "1", "attempt 2\n")]
+    {
+        let of_rank = logs.join(attempt).join(rank);
+        assert_eq!(read(&of_rank.join("stdout.log")), text, "{attempt}, {rank}");
+        assert_eq!(read(&of_rank.join("stderr.log")), if text.is_empty() { "" } else { "error\n" });
+    }
     run(&mut script("-n 2 --restart 1", fails_twice), 3);
 }
 
@@ -105,19 +120,6 @@ fn signal_after_a_failed_attempt_ends_the_job() {
     thread::sleep(Duration::from_millis(200));
     let (_, stderr) = ended(child.wait_with_output().unwrap(), 143, "nccl run");
     assert!(!stderr.contains("starting all ranks again"), "{stderr}");
-}
-
-#[test]
-fn log_folder_has_a_file_for_each_stream_of_each_attempt() {
-    let folder = tempfile::tempdir().unwrap();
-    let logs = folder.path().join("logs");
-    let options = format!("-n 1 --restart 1 --log-dir {}", logs.display());
-    run(&mut script(&options, "echo out $RANK; echo err >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ]"), 0);
-    for attempt in ["attempt_0", "attempt_1"] {
-        let of_rank = logs.join(attempt).join("0");
-        assert_eq!(read(&of_rank.join("stdout.log")), "out 0\n");
-        assert_eq!(read(&of_rank.join("stderr.log")), "err\n");
-    }
 }
 
 #[test]
@@ -180,40 +182,22 @@ fn signals_reach_every_rank_once() {
     assert_eq!(marked(&mark), [], "the children of the ranks have no reason to live");
 }
 
-/// Kills one of the processes, chosen by `pick`, and checks that no other remains.
-fn kill_one(mark: &str, pick: impl Fn(&[(u32, String)]) -> u32) {
-    let mut child = start(mark);
-    let victim = pick(&marked(mark));
-    send(victim, Signal::KILL);
-    let is_over = || marked(mark).is_empty();
-    assert!(wait_until(LIMIT, is_over), "{victim} was killed, {:?} remain", marked(mark));
-    let status = child.wait().unwrap();
-    assert!(!status.success() || status.signal().is_some(), "{status}");
-}
-
-/// Returns the process whose command line starts so and that was started first or last.
-fn supervisor_or_front(processes: &[(u32, String)], index: usize) -> u32 {
-    let mut own: Vec<u32> =
-        processes.iter().filter(|(_, line)| line.contains("nccl run")).map(|(pid, _)| *pid).collect();
-    own.sort_unstable();
-    own[index]
-}
-
 #[test]
-fn killed_front_leaves_no_process() {
-    kill_one(&mark("front"), |processes| supervisor_or_front(processes, 0));
-}
-
-#[test]
-fn killed_supervisor_leaves_no_process() {
-    kill_one(&mark("supervisor"), |processes| supervisor_or_front(processes, 1));
-}
-
-#[test]
-fn killed_rank_leaves_no_process() {
-    kill_one(&mark("rank"), |processes| {
-        processes.iter().find(|(_, line)| line.starts_with("sh ")).unwrap().0
-    });
+fn killed_process_leaves_no_other() {
+    for (name, start_of_line, index) in [("front", NCCL, 0), ("supervisor", NCCL, 1), ("rank", "sh ", 0)] {
+        let mark = mark(name);
+        let mut child = start(&mark);
+        let mut processes = marked(&mark);
+        processes.sort_unstable();
+        let of_name = processes.iter().filter(|(_, line)| line.starts_with(start_of_line));
+        send(of_name.map(|(pid, _)| *pid).nth(index).unwrap(), Signal::KILL);
+        assert!(
+            wait_until(LIMIT, || marked(&mark).is_empty()),
+            "{name} was killed, {:?} remain",
+            marked(&mark)
+        );
+        assert!(!child.wait().unwrap().success(), "{name}");
+    }
 }
 
 /// Sends SIGTERM to each process of a job, as systemd and `scancel` do, and to the ranks first.
@@ -286,21 +270,6 @@ fn signal_that_is_ignored_at_the_start_is_ignored() {
     thread::sleep(Duration::from_millis(200));
     File::create(&file).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-#[test]
-fn front_that_is_killed_between_two_attempts_leaves_no_process() {
-    for round in 0..8 {
-        let mark = mark(&format!("between-{round}"));
-        let mut command = script("-n 2 --restart 1000000", "exit 1");
-        let mut child = command.env(MARK, &mark).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        stderr.read_line(&mut String::new()).unwrap();
-        thread::sleep(Duration::from_millis(20 * round));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(wait_until(LIMIT, || marked(&mark).is_empty()), "round {round}: {:?} remain", marked(&mark));
-    }
 }
 
 #[test]
@@ -415,8 +384,8 @@ fn job_in_shell(mark: &str, file: &str) -> String {
 /// Returns whether the front and all ranks are stopped, or all run.
 fn all_are(mark: &str, are_stopped: bool) -> bool {
     let processes = marked(mark);
-    let front = supervisor_or_front(&processes, 0);
-    let others = processes.iter().filter(|(pid, line)| *pid == front || !line.contains("nccl run"));
+    let front = processes.iter().filter(|(_, line)| line.contains("nccl run")).map(|(pid, _)| *pid).min();
+    let others = processes.iter().filter(|(pid, line)| Some(*pid) == front || !line.contains("nccl run"));
     // A shell that waits for a child of vfork is in the state D.
     let states: Vec<_> = others.map(|(pid, _)| stat(*pid, 0)).collect();
     states.len() >= 3 && states.iter().all(|state| (state == "T") == are_stopped || state == "D")
@@ -499,57 +468,71 @@ fn log_that_is_no_file_is_an_error() {
     assert_eq!(start(), expected);
 }
 
-#[test]
-fn folder_of_the_cpu_implementation_may_follow_without_an_equals_sign() {
+/// Returns a directory with the CPU backend as these files.
+fn with_backend(names: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let own = folder.path().join("own");
-    fs::create_dir(&own).unwrap();
-    let library = own.join("libnccl.so.2");
-    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).unwrap();
+    for name in names {
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn directory_of_the_cpu_backend_may_follow_without_an_equals_sign() {
+    let folder = with_backend(&["own/libnccl.so.2"]);
+    let library = folder.path().join("own/libnccl.so.2");
     let words = |arguments: &str, status: i32| {
         let mut command = nccl(&format!("run -n 1 {arguments}"));
-        run(command.args(["-c", "echo $LIBNCCL_PATH $@", "sh", "--", "./own"]).current_dir(&folder), status)
+        // RAS is on by default.
+        command
+            .args(["-c", "echo $LIBNCCL_PATH $NCCL_RAS_ENABLE $@", "sh", "--", "./own"])
+            .env_remove("NCCL_RAS_ENABLE");
+        run(command.current_dir(&folder), status)
     };
     for arguments in ["--cpu=own -- sh", "--cpu ./own -- sh", "--cpu ./own sh"] {
-        assert_eq!(words(arguments, 0).0, format!("[0] {} -- ./own\n", library.display()), "{arguments}");
+        assert_eq!(words(arguments, 0).0, format!("[0] {} 1 -- ./own\n", library.display()), "{arguments}");
     }
+    let mut command = nccl("run -n 1 --cpu ./own sh -c");
+    command.arg("echo $NCCL_RAS_ENABLE").env("NCCL_RAS_ENABLE", "0");
+    assert_eq!(run(command.current_dir(&folder), 0).0, "[0] 0\n");
     // Without a slash it is a program, which is searched for elsewhere.
     assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
     let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&folder), 1);
     assert_has(&stderr, &["error: no program after the directory of --cpu\n"]);
+    for name in ["a b", "a:b"] {
+        let folder = with_backend(&[&format!("{name}/libnccl.so.2")]);
+        let folder = folder.path().join(name).display().to_string();
+        let (_, stderr) = run(nccl("run -n 1").args([&format!("--cpu={folder}"), "--", "true"]), 1);
+        let problem = "cannot be preloaded: its path has a blank or a colon";
+        assert_eq!(stderr, format!("error: {folder} {problem}\n"));
+    }
 }
 
 /// A package of Python's that prints the directories of an emulation of CUDA and of NCCL.
 #[test]
 fn cpu_without_a_directory_finds_the_python_package() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = with_backend(&["lib/libnccl.so.2"]);
     let [package, cuda, library] = ["libnccl_cpu", "cuda", "lib"].map(|name| folder.path().join(name));
-    [&package, &cuda, &library].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
-    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), library.join("libnccl.so.2")).unwrap();
+    [&package, &cuda].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
     let (cuda, library) = (cuda.display(), library.display());
     fs::write(package.join("__init__.py"), "").unwrap();
     fs::write(package.join("__main__.py"), format!("print('{cuda}:{library}')")).unwrap();
     let mut command = nccl("run -n 1 --cpu -- sh -c");
-    command
-        .arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH")
-        .env("PYTHONPATH", folder.path())
-        .env_remove("LD_LIBRARY_PATH");
-    let (stdout, _) = run(&mut command, 0);
+    command.arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH").env("PYTHONPATH", folder.path());
+    let (stdout, _) = run(command.env_remove("LD_LIBRARY_PATH"), 0);
     assert_eq!(stdout, format!("[0] {library}/libnccl.so.2 {cuda}:{library}\n"));
 }
 
 #[test]
 fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let [library, own, trace] =
-        ["libnccl.so.2", "own.so", "libnccl-trace.so"].map(|name| folder.path().join(name));
-    for file in [&library, &own, &trace] {
-        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
-    }
-    let [program, source] = ["program", "program.c"].map(|name| folder.path().join(name));
+    let folder = with_backend(&["libnccl.so.2", "own.so", "libnccl-trace.so"]);
+    let [library, own, trace, program, source] =
+        ["libnccl.so.2", "own.so", "libnccl-trace.so", "program", "program.c"]
+            .map(|name| folder.path().join(name));
     let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
     fs::write(&source, code).unwrap();
-    run(Command::new("cc").arg("-o").arg(&program).arg(&source), 0);
     let preloaded = |given: &str| {
         let mut command = nccl("run -n 1");
         command.arg(format!("--cpu={}", folder.path().display()));
@@ -558,47 +541,17 @@ fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_t
         run(command.env("LD_PRELOAD", given).env("ASAN_OPTIONS", "detect_leaks=0"), 0).0
     };
     let (library, own, trace) = (library.display(), own.display(), trace.display());
-    assert_eq!(preloaded(""), format!("[0] {library}\n"));
+    run(Command::new("cc").arg("-o").args([&program, &source]), 0);
     assert_eq!(preloaded(&format!("{own} {trace}")), format!("[0] {own}:{trace}:{library}\n"));
-    if run_status(Command::new("cc").args(["-fsanitize=address", "-o"]).arg(&program).arg(&source)) {
+    let mut sanitized = Command::new("cc");
+    sanitized.args(["-fsanitize=address", "-o"]).args([&program, &source]).stderr(Stdio::null());
+    if sanitized.status().is_ok_and(|status| status.success()) {
         assert_eq!(preloaded(""), format!("[0] {library}\n"));
     }
 }
 
-#[test]
-fn cpu_backend_answers_ras_unless_the_user_decides() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), folder.path().join("libnccl.so.2")).unwrap();
-    let cpu = format!("--cpu={}", folder.path().display());
-    for (given, expected) in [(None, "1"), (Some("0"), "0")] {
-        let mut command = nccl("run -n 1");
-        command.arg(&cpu).args(["--", "sh", "-c", "echo $NCCL_RAS_ENABLE"]).env_remove("NCCL_RAS_ENABLE");
-        command.envs(given.map(|value| ("NCCL_RAS_ENABLE", value)));
-        assert_eq!(run(&mut command, 0).0, format!("[0] {expected}\n"));
-    }
-}
-
-fn run_status(command: &mut Command) -> bool {
-    command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-#[test]
-fn folder_that_cannot_be_preloaded_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["a b", "a:b"] {
-        let folder = folder.path().join(name);
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("libnccl.so.2"), "").unwrap();
-        let mut command = nccl("run -n 1");
-        command.arg(format!("--cpu={}", folder.display())).args(["--", "true"]);
-        let (_, stderr) = run(&mut command, 1);
-        let problem = "cannot be preloaded: its path has a blank or a colon";
-        assert_eq!(stderr, format!("error: {} {problem}\n", folder.display()));
-    }
-}
-
-/// `LIBNCCL_TEST_KILLS` rounds, 10 by default: in each a process is killed at any time, and nothing remains of the run:
-/// no process, and no file or socket.
+/// `LIBNCCL_TEST_KILLS` rounds, 10 by default: in each a process is killed at any time, also between two attempts, and nothing remains
+/// of the run: no process, and no file or socket.
 #[test]
 fn random_kills_leave_nothing() {
     let rounds =
@@ -608,11 +561,17 @@ fn random_kills_leave_nothing() {
     let before = files();
     for round in 0..rounds {
         let mark = mark(&format!("random-{round}"));
-        let mut command = script("-n 4 --restart 1", "sleep 1000 & wait");
+        let fails = round % 3 == 2;
+        let (options, job, time) = match fails {
+            true => ("-n 2 --restart 1000000", "exit 1", 400_000),
+            false => ("-n 4 --restart 1", "sleep 1000 & wait", 60_000),
+        };
+        let mut command = script(options, job);
         command.env(MARK, &mark).stdout(Stdio::null()).stderr(Stdio::null());
         let child = Process(command.spawn().unwrap());
-        thread::sleep(Duration::from_micros(random.below(60_000) as u64));
-        let processes = marked(&mark);
+        thread::sleep(Duration::from_micros(random.below(time) as u64));
+        let mut processes = marked(&mark);
+        processes.retain(|(pid, _)| !fails || *pid == child.0.id());
         let victim =
             processes.get(random.below(processes.len().max(1))).map_or(child.0.id(), |(pid, _)| *pid);
         let _ = kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL);
@@ -628,5 +587,6 @@ fn random_kills_leave_nothing() {
             marked(&mark)
         );
     }
-    assert_eq!(files(), before);
+    // Other programs make files, too.
+    assert!(wait_until(LIMIT, || files() <= before), "{} files in /dev/shm, {before} before", files());
 }

@@ -140,7 +140,8 @@ fn file(name: &str) -> PathBuf {
 #[test]
 fn each_snapshot_is_that_of_a_test() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
-    let texts = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+    let texts = [sources.clone(), sources.join("doctor")].map(|folder| fs::read_dir(folder).unwrap());
+    let texts = texts.into_iter().flatten().map(|entry| entry.unwrap().path());
     let sources: String = texts.filter(|path| path.is_file()).map(|path| read(&path)).collect();
     let snapshots = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
     let is_unused = |path: &PathBuf| {

@@ -44,30 +44,23 @@ fn stand_in() -> (PathBuf, String) {
 }
 
 #[test]
-fn doctor_names_the_stand_in() {
+fn doctor_names_the_stand_in_and_the_variable_that_it_rejects() {
     let (file, name) = stand_in();
-    let driver = format!("driver\n  ok       {name}, devices: 3\n");
-    let (table, _) = nccl(3, "doctor", 0);
-    assert_has(&table, &[&driver, ", for device memory; ", ": a job would start here\n"]);
     let report = json(&nccl(3, "doctor --json", 0).0);
     let expected =
         json!({ "library": "libcuda.so.1", "loaded": true, "stand_in": file, "gpus": 3, "problem": null });
     for (field, value) in expected.as_object().expect("an object") {
         assert_eq!(&report["driver"][field], value, "{field}");
     }
-}
-
-#[test]
-fn doctor_names_the_variable_that_the_stand_in_rejects() {
-    let mut command = on_devices(3, NCCL, "doctor");
-    let (table, _) = run(command.env("LIBNCCL_CPU_SEED", "nonsense"), 1);
     let advice = "\n           -> correct the variable that `variables` lists below: the CUDA emulation does not start with it\n";
-    assert_has(&table, &[advice, "\n  warning  invalid LIBNCCL_CPU_SEED \"nonsense\"; it must be "]);
-}
-
-#[test]
-fn doctor_names_the_stand_in_without_devices() {
-    assert_has(&nccl(0, "doctor", 1).0, &[&format!("\n  problem  {}: ", stand_in().1)]);
+    for (devices, seed, status, parts) in [
+        (3, "7", 0, [&*format!("driver\n  ok       {name}, devices: 3\n"), ", for device memory; "]),
+        (3, "nonsense", 1, [advice, "\n  warning  invalid LIBNCCL_CPU_SEED \"nonsense\"; it must be "]),
+        (0, "7", 1, [&format!("\n  problem  {name}: "), ""]),
+    ] {
+        let (table, _) = run(on_devices(devices, NCCL, "doctor").env("LIBNCCL_CPU_SEED", seed), status);
+        assert_has(&table, &parts);
+    }
 }
 
 #[test]

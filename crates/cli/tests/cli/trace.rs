@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use libnccl::sys::Functions;
@@ -14,8 +15,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Process, assert_has, ended, json, lines, nccl, read, repository, run, send, wait_until};
-use crate::mistakes::{self, FAULTY, RANKS};
+use crate::common::{
+    LIMIT, Process, assert_has, ended, json, lines, nccl, read, repository, run, send, wait_until,
+};
 use crate::snapshot::Session;
 
 /// Folders with the CPU backend, the library that records, programs, and recordings.
@@ -78,27 +80,51 @@ impl Fixture {
     }
 }
 
+/// The mistakes of the last of three ranks, the kinds of finding that name them, and the call that is named.
+const MISTAKES: [(&str, &[&str], &str); 10] = [
+    ("order", &["other_order", "other_operation"], "broadcast"),
+    ("count", &["other_size"], "allreduce"),
+    ("type", &["other_type"], "allreduce"),
+    ("root", &["other_root"], "broadcast"),
+    ("missing call", &["missing_call"], "allreduce"),
+    ("extra call", &["extra_call"], "allreduce"),
+    ("other communicator", &["circular_wait"], "allreduce"),
+    ("group against none", &["circular_wait", "missing_call"], "allreduce"),
+    ("message", &["other_message", "unmatched_message"], "recv"),
+    ("dead rank", &["missing_rank"], "allreduce"),
+];
+
 #[test]
 fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
     let fixture = Fixture::new();
     let program = fixture.compile("mistakes.c", "mistakes", &["-lnccl"]);
-    mistakes::check(&|mistake, folder| {
-        let ids = tempfile::tempdir().unwrap();
+    let problem = |(mistake, kinds, call): &(&str, &[&str], &str)| {
+        let [folder, ids] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let start = |rank: usize| {
-            let mut command = fixture.trace_into(folder, &program);
+            let mut command = fixture.trace_into(folder.path(), &program);
             command.arg(mistake).arg(ids.path()).env("RANK", rank.to_string());
             // A group's collectives come first, as in NCCL.
             command.env("LIBNCCL_CPU_STRICT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
-        let ranks: Vec<_> = (0..RANKS).map(start).collect();
-        let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
-        for (rank, output) in outputs.iter().enumerate() {
-            let is_dead = (mistake, rank) == ("dead rank", FAULTY);
-            assert_ne!(output.status.success(), is_dead, "{mistake}: rank {rank}: {output:?}");
-        }
-        format!("{outputs:#?}")
-    });
+        let outputs = [0, 1, 2].map(start).map(|rank| rank.wait_with_output().unwrap());
+        let is_dead = outputs.each_ref().map(|output| !output.status.success());
+        let expected = [false, false, *mistake == "dead rank"];
+        let report = nccl("recorder diff --json").arg(folder.path()).output().unwrap().stdout;
+        let report: Value = serde_json::from_slice(&report).unwrap_or_default();
+        let finding = &report["findings"][0];
+        let is_named = kinds.contains(&finding["kind"].as_str().unwrap_or_default())
+            && finding["ranks"].as_array().is_some_and(|ranks| ranks.contains(&2.into()))
+            && finding.to_string().to_lowercase().contains(call);
+        (!is_named || is_dead != expected).then(|| format!("{mistake}: {report:#}\n{outputs:#?}"))
+    };
+    for some in MISTAKES.chunks(5) {
+        thread::scope(|scope| {
+            let checks: Vec<_> = some.iter().map(|mistake| scope.spawn(|| problem(mistake))).collect();
+            let problems: Vec<_> = checks.into_iter().filter_map(|check| check.join().unwrap()).collect();
+            assert!(problems.is_empty(), "{}", problems.join("\n"));
+        });
+    }
 }
 
 /// Checks every field of what `calls.c` leaves.
@@ -132,33 +158,30 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     session.check("trace_calls");
 }
 
-/// Also if its NCCL is preloaded, as `nccl run --cpu` does.
+/// A program that is linked, also if its NCCL is preloaded, as `nccl run --cpu` does, or if another one is named; and one that loads
+/// NCCL by name.
 #[test]
-fn linked_program_is_recorded() {
-    for preloaded in ["", "cpu/libnccl.so.2"] {
-        let fixture = Fixture::new();
-        let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-        let mut command = fixture.trace(&program);
-        if !preloaded.is_empty() {
-            command.env("LD_PRELOAD", fixture.path(preloaded));
-        }
-        check_calls(&fixture, &command.output().unwrap());
-    }
-}
-
-#[test]
-fn program_that_loads_nccl_by_name_is_recorded() {
+fn program_is_recorded_however_it_finds_nccl() {
     for name in ["libnccl.so.2", "libnccl.so"] {
         let fixture = Fixture::new();
         let program = fixture.compile("calls.c", "loading", &[&format!("-DLOAD=\"{name}\""), "-ldl"]);
         check_calls(&fixture, &fixture.trace(&program).output().unwrap());
     }
-}
-
-#[test]
-fn library_in_nccls_place_records_without_being_preloaded() {
+    for variable in [None, Some("LD_PRELOAD"), Some("LIBNCCL_PATH")] {
+        let fixture = Fixture::new();
+        let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
+        let mut command = fixture.trace(&program);
+        if variable == Some("LIBNCCL_PATH") {
+            command.env_remove("LD_LIBRARY_PATH");
+        }
+        command.envs(variable.map(|name| (name, fixture.path("cpu/libnccl.so.2"))));
+        check_calls(&fixture, &command.output().unwrap());
+    }
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
+    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent"), 1);
+    assert_eq!(error, "error: there is no file /nonexistent; expected an NCCL library\n");
+    // In NCCL's place, without being preloaded.
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", fixture.path("trace")).env_remove("LD_PRELOAD");
     command.env("LIBNCCL_TRACE_LIBRARY", fixture.path("cpu/libnccl.so.2"));
@@ -190,17 +213,6 @@ fn calls_at_their_limits_return_the_codes_of_the_library_behind() {
 }
 
 #[test]
-fn path_of_another_nccl_is_used_and_a_wrong_one_is_an_error() {
-    let fixture = Fixture::new();
-    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-    let mut command = fixture.trace(&program);
-    command.env_remove("LD_LIBRARY_PATH").env("LIBNCCL_PATH", fixture.path("cpu/libnccl.so.2"));
-    check_calls(&fixture, &command.output().unwrap());
-    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent"), 1);
-    assert_eq!(error, "error: there is no file /nonexistent; expected an NCCL library\n");
-}
-
-#[test]
 fn program_without_nccl_leaves_nothing_and_its_exit_status_is_passed_on() {
     let fixture = Fixture::new();
     let (_, error) = run(fixture.trace(Path::new("sh")).args(["-c", "exit 7"]), 7);
@@ -216,7 +228,12 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
     let mut child = fixture.trace(&program).arg("wait").stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(lines(&mut child).next().unwrap(), "waiting");
     // It is about to call, and then waits for ever.
-    std::thread::sleep(Duration::from_millis(500));
+    let is_waiting = || {
+        send(child.id(), Signal::USR1);
+        let file = fs::read_to_string(fixture.path("recordings/rank0.json")).unwrap_or_default();
+        file.contains("\"state\":\"called\"")
+    };
+    assert!(wait_until(LIMIT, is_waiting));
     send(child.id(), Signal::TERM);
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     let recordings = fixture.recordings();

@@ -6,9 +6,9 @@ use libnccl::Version;
 use super::{ALL, Advisory, Cuda, Text};
 use crate::doctor::Examined;
 use crate::doctor::driver::Driver;
+use crate::nccl_file::Variables;
 use crate::settings::Settings;
 use crate::system::System;
-use crate::variables::Variables;
 
 /// Returns whether an entry holds for a release on a machine that is made for its conditions, or on another.
 fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {

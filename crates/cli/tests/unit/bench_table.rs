@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::{Table, exponent, general, number, usage_text};
 use crate::bench::arguments::MeasureArguments;
-use crate::bench::measure::description::Description;
+use crate::bench::measure::ranks::Description;
 use crate::bench::output::report::{Library, Measured, Report, Row};
 use crate::bench::parameters::Parameters;
 

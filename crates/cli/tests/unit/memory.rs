@@ -1,7 +1,7 @@
 use libnccl::{DataType, ReduceOp};
 
 use super::{BLOCK, Buffer, Memory};
-use crate::bench::data::number::Arithmetic;
+use crate::bench::data::Arithmetic;
 use crate::bench::data::{Comparison, Data, FirstWrong, Reduction};
 
 fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::read;
+use super::read_nccl_tests;
 
 const TABLE: &str = "\
 # nccl-tests version 2.19.6 nccl-headers=23203 nccl-library=22809
@@ -19,7 +19,7 @@ const TABLE: &str = "\
 
 #[test]
 fn table_of_nccl_tests_is_a_result() {
-    let report = read(TABLE.as_bytes()).unwrap();
+    let report = read_nccl_tests(TABLE.as_bytes()).unwrap();
     assert_eq!(
         (&*report.operation, report.ranks.len(), &*report.library.version),
         ("all_reduce", 2, "2.28.9")
@@ -45,7 +45,7 @@ fn fields_follow_the_operation() {
         let text = format!(
             "# Collective test starting: {operation}\n#  Rank  0 Group  0 Pid 1 on a device 0 x\n8 2 half {fields}\n"
         );
-        let report = read(text.as_bytes()).unwrap();
+        let report = read_nccl_tests(text.as_bytes()).unwrap();
         let row = &report.rows[0];
         (row.op.clone(), row.root, row.out_of_place.as_ref().map(|measured| measured.time_us))
     };
@@ -59,10 +59,10 @@ fn many_wrong_elements_and_a_failure_are_kept() {
     let wrong = TABLE
         .replace("0.00    3 ", "0.00    2.09715e+06 ")
         .replace("       3     1.00", "  2.09715e+06  1.00");
-    let report = read(wrong.as_bytes()).unwrap();
+    let report = read_nccl_tests(wrong.as_bytes()).unwrap();
     assert_eq!(report.rows[1].in_place.as_ref().unwrap().wrong, Some(2_097_150));
     let failed = TABLE.replace("       3     1.00", "     N/A     1.00").replace(": 0 OK", ": 2 FAILED");
-    assert!(read(failed.as_bytes()).unwrap_err().to_string().contains("FAILED"));
+    assert!(read_nccl_tests(failed.as_bytes()).unwrap_err().to_string().contains("FAILED"));
 }
 
 #[test]
@@ -70,6 +70,6 @@ fn other_text_is_refused() {
     for text in
         ["# a text", "# Collective test starting: ls_perf", "# Collective test starting: all_reduce_perf"]
     {
-        assert!(read(text.as_bytes()).is_err(), "{text}");
+        assert!(read_nccl_tests(text.as_bytes()).is_err(), "{text}");
     }
 }

@@ -1,5 +1,6 @@
 //! Real processes with the variables of each launcher: each ends with a correct `all_reduce`.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use crate::environments::entries;
@@ -24,42 +25,73 @@ fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Checks the variables of a table, in which a value may be `%rank`, `%port` for a free port, or `%process` for this process.
-#[track_caller]
-fn check_table(launcher: &str, table: &'static str) {
-    let port = free_port();
-    check(launcher, |_, rank| {
-        let value = |value: &str| match value {
-            "%rank" => rank.to_string(),
-            "%port" => port.to_string(),
-            "%process" => std::process::id().to_string(),
-            _ => value.into(),
-        };
-        entries(table).map(|(name, text)| (name, value(text))).collect()
-    });
+/// The variables of launchers, in which a value may be `%rank`, `%port` for a free port, `%used` for one on which something listens, or `%process` for this process: the job of
+/// SLURM is of this process alone, so that the port is too.
+const TABLES: [(&str, &str); 11] = [
+    ("RANK and WORLD_SIZE", "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=%port"),
+    // On one host, by a directory.
+    (
+        "OpenMPI",
+        "OMPI_COMM_WORLD_RANK=%rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%rank OMPI_COMM_WORLD_LOCAL_SIZE=2
+        PMIX_NAMESPACE=1266155521",
+    ),
+    ("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=%rank MPI_LOCALNRANKS=2"),
+    ("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=localhost MASTER_PORT=%port"),
+    (
+        "SLURM",
+        "SLURM_PROCID=%rank SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=%rank SLURM_STEP_TASKS_PER_NODE=1(x2)
+        SLURM_STEP_NODELIST=localhost,node[1-3] SLURM_STEP_NUM_NODES=2 SLURM_JOB_ID=%process SLURM_STEP_ID=1",
+    ),
+    ("LeaderWorkerSet", "LWS_LEADER_ADDRESS=localhost LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=%rank MASTER_PORT=%port"),
+    (
+        "Kubeflow",
+        "PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=%rank PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT=%port
+        JOB_COMPLETION_INDEX=%rank",
+    ),
+    (
+        "Kubeflow",
+        "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2 PET_NPROC_PER_NODE=1",
+    ),
+    ("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port"),
+    // Without a store, torchrun's port is free; as if PyTorch listened there, that of `nccl run` is not.
+    (
+        "torchrun",
+        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port
+        TORCHELASTIC_RUN_ID=run-7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=False GROUP_WORLD_SIZE=1",
+    ),
+    (
+        "nccl run",
+        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%used LIBNCCL_RUN_ID=f00d",
+    ),
+];
+
+#[test]
+fn ranks_of_each_launcher_join() {
+    for (launcher, table) in TABLES {
+        let (port, in_use) = (free_port(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let used = in_use.local_addr().unwrap().port();
+        check(launcher, |_, rank| {
+            let value = |value: &str| match value {
+                "%rank" => rank.to_string(),
+                "%port" => port.to_string(),
+                "%used" => used.to_string(),
+                "%process" => std::process::id().to_string(),
+                _ => value.into(),
+            };
+            entries(table).map(|(name, text)| (name, value(text))).collect()
+        });
+    }
 }
 
-fn torchrun(rank: usize, port: u16, store: &str) -> Variables {
+fn torchrun(rank: usize, port: u16) -> Variables {
     let mut variables = by_hand(rank, 2, port);
     variables.extend([
         ("TORCHELASTIC_RUN_ID", "run-7".into()),
         ("TORCHELASTIC_RESTART_COUNT", "2".into()),
-        ("TORCHELASTIC_USE_AGENT_STORE", store.into()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
         ("GROUP_WORLD_SIZE", "1".into()),
     ]);
     variables
-}
-
-#[test]
-fn variables_set_by_hand_are_enough() {
-    let port = free_port();
-    check("RANK and WORLD_SIZE", |_, rank| by_hand(rank, 2, port));
-}
-
-#[test]
-fn torchrun_without_a_store_uses_its_port() {
-    let port = free_port();
-    check("torchrun", |_, rank| torchrun(rank, port, "False"));
 }
 
 #[test]
@@ -67,7 +99,7 @@ fn torchrun_with_a_store_uses_one_key_of_it() {
     for release in [Release::WithPing, Release::WithoutPing] {
         let store = StoreServer::start(release);
         store.set("/default_pg/0//cuda//0", "of PyTorch");
-        check("torchrun", |_, rank| torchrun(rank, store.port, "True"));
+        check("torchrun", |_, rank| torchrun(rank, store.port));
         assert_eq!(store.history(), ["/libnccl/torchrun/run-7/2/address"]);
         assert_eq!(store.keys(), ["/default_pg/0//cuda//0"]);
     }
@@ -78,90 +110,13 @@ fn torchrun_with_a_store_uses_one_key_of_it() {
 fn torchrun_agents_with_other_restart_counts_agree() {
     let store = StoreServer::start(Release::WithPing);
     check("torchrun", |_, rank| {
-        let mut variables = torchrun(rank, store.port, "True");
+        let mut variables = torchrun(rank, store.port);
         variables.retain(|(name, _)| !matches!(*name, "TORCHELASTIC_RESTART_COUNT" | "GROUP_WORLD_SIZE"));
         variables
             .extend([("TORCHELASTIC_RESTART_COUNT", rank.to_string()), ("GROUP_WORLD_SIZE", "2".into())]);
         variables
     });
     assert_eq!(store.history(), ["/libnccl/torchrun/run-7/address"]);
-}
-
-#[test]
-fn openmpi_on_one_host_uses_a_directory() {
-    check_table(
-        "OpenMPI",
-        "OMPI_COMM_WORLD_RANK=%rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%rank
-            OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1266155521",
-    );
-}
-
-#[test]
-fn mpich_on_one_host_uses_a_directory() {
-    check_table("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=%rank MPI_LOCALNRANKS=2");
-}
-
-#[test]
-fn mpich_on_several_hosts_uses_the_given_address() {
-    check_table(
-        "MPICH",
-        "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=localhost
-            MASTER_PORT=%port",
-    );
-}
-
-#[test]
-fn slurm_step_uses_the_first_host() {
-    // The job is of this test process alone, so that the port is too.
-    check_table(
-        "SLURM",
-        "SLURM_PROCID=%rank SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=%rank
-            SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=localhost,node[1-3] SLURM_STEP_NUM_NODES=2
-            SLURM_JOB_ID=%process SLURM_STEP_ID=1",
-    );
-}
-
-#[test]
-fn leader_worker_set_uses_the_leader() {
-    check_table(
-        "LeaderWorkerSet",
-        "LWS_LEADER_ADDRESS=localhost LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=%rank MASTER_PORT=%port",
-    );
-}
-
-#[test]
-fn kubeflow_trainer_uses_the_master() {
-    check_table(
-        "Kubeflow",
-        "PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=%rank PET_MASTER_ADDR=127.0.0.1
-            PET_MASTER_PORT=%port JOB_COMPLETION_INDEX=%rank",
-    );
-}
-
-#[test]
-fn kubeflow_pytorch_job_uses_the_master() {
-    check_table(
-        "Kubeflow",
-        "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2
-            PET_NPROC_PER_NODE=1",
-    );
-}
-
-#[test]
-fn job_set_uses_the_coordinator() {
-    check_table("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port");
-}
-
-#[test]
-fn nccl_run_leaves_the_master_port_alone() {
-    // As if PyTorch listened there.
-    let in_use = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = in_use.local_addr().unwrap().port();
-    check("nccl run", |_, rank| {
-        let mut variables = by_hand(rank, 2, port);
-        variables.push(("LIBNCCL_RUN_ID", "f00d".into()));
-        variables
-    });
 }
 
 #[test]

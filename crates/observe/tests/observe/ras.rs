@@ -22,47 +22,46 @@ fn client(service: &Service) -> RasClient {
     RasClient::new(&service.address()).expect("an address").timeout(Duration::from_secs(8))
 }
 
-/// The steps of a service that answers a handshake.
-fn greeted(steps: &[Step]) -> Vec<Step> {
-    let hello = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(b"SERVER PROTOCOL 2\n")];
-    let timeout = [Step::Expect("TIMEOUT 1"), Step::Send(b"OK\n")];
-    hello.into_iter().chain(timeout).chain(steps.iter().copied()).collect()
+/// The steps of a service that answers these requests, without the ends of their lines.
+fn answering(answers: &[(&'static str, &'static str)]) -> Vec<Step> {
+    answers
+        .iter()
+        .flat_map(|(request, answer)| [Step::Expect(request), Step::Send(answer.as_bytes())])
+        .collect()
+}
+
+/// The steps of a service that answers a handshake, and then these requests.
+fn greeted(answers: &[(&'static str, &'static str)]) -> Vec<Step> {
+    let hello = [("CLIENT PROTOCOL 2", "SERVER PROTOCOL 2\n"), ("TIMEOUT 1", "OK\n")];
+    answering(&[&hello, answers].concat())
+}
+
+const JSON_FORMAT: (&str, &str) = ("SET FORMAT json", "OK\n");
+
+/// Starts a service that takes these steps after the answers.
+fn service(answers: &[(&'static str, &'static str)], steps: &[Step]) -> Service {
+    Service::start([greeted(answers), steps.to_vec()].concat())
 }
 
 #[test]
-fn report_as_text_is_read_to_its_end() {
-    let parts = [Step::Send(&TEXT.as_bytes()[..20]), Step::Pause, Step::Send(&TEXT.as_bytes()[20..])];
-    let status = Service::start(greeted(&[&[Step::Expect("STATUS")], &parts[..]].concat()));
-    assert_eq!(client(&status).status().unwrap(), TEXT);
-    let verbose = Service::start(greeted(&[&[Step::Expect("VERBOSE STATUS")], &parts[..]].concat()));
-    assert_eq!(client(&verbose).verbose_status().unwrap(), TEXT);
-}
-
-#[test]
-fn report_as_json_is_parsed() {
-    let json = [
-        Step::Expect("SET FORMAT json"),
-        Step::Send(b"OK\n"),
-        Step::Expect("STATUS"),
-        Step::Send(JSON.as_bytes()),
-    ];
-    let service = Service::start(greeted(&json));
-    assert_eq!(client(&service).report().unwrap().nccl_version, "2.32.3");
+fn reports_are_read_to_their_ends() {
+    let (start, end) = TEXT.split_at(20);
+    let parts = [Step::Pause, Step::Send(end.as_bytes())];
+    assert_eq!(client(&service(&[("STATUS", start)], &parts)).status().unwrap(), TEXT);
+    assert_eq!(client(&service(&[("VERBOSE STATUS", start)], &parts)).verbose_status().unwrap(), TEXT);
+    let json = service(&[JSON_FORMAT, ("STATUS", JSON)], &[]);
+    assert_eq!(client(&json).report().unwrap().nccl_version, "2.32.3");
 }
 
 #[test]
 fn diagnostics_and_profiler_mask_are_answered() {
     let line = "10.0.0.1:7 NCCL DIAG === RAS Diagnostics ===\n";
-    let service = Service::start(greeted(&[Step::Expect("DIAGNOSTICS"), Step::Send(line.as_bytes())]));
-    assert_eq!(client(&service).diagnostics().unwrap(), line);
-    let mask = [Step::Expect("CONTROL PROFILER_MASK coll,p2p"), Step::Send(b"OK\n")];
-    client(&Service::start(greeted(&mask))).set_profiler_mask("coll,p2p").unwrap();
-    let mask = [
-        Step::Expect("CONTROL PROFILER_MASK x"),
-        Step::Send(b"ERROR: Invalid profiler mask value 'x'\n"),
-        Step::Silence,
-    ];
-    let refused = client(&Service::start(greeted(&mask))).set_profiler_mask("x").unwrap_err();
+    assert_eq!(client(&service(&[("DIAGNOSTICS", line)], &[])).diagnostics().unwrap(), line);
+    let mask = service(&[("CONTROL PROFILER_MASK coll,p2p", "OK\n")], &[]);
+    client(&mask).set_profiler_mask("coll,p2p").unwrap();
+    let answer = "ERROR: Invalid profiler mask value 'x'\n";
+    let mask = service(&[("CONTROL PROFILER_MASK x", answer)], &[Step::Silence]);
+    let refused = client(&mask).set_profiler_mask("x").unwrap_err();
     let text = "CONTROL PROFILER_MASK x: the job answered: ERROR: Invalid profiler mask value 'x'";
     assert_eq!(refused.to_string(), text);
     let blank = client(&Service::start(vec![])).set_profiler_mask("all\nSTATUS").unwrap_err();
@@ -75,17 +74,9 @@ fn monitor_returns_events_and_the_end_of_the_process() {
         \"peer\": {\n    \"host\": \"10.0.0.1\",\n    \"pid\": 7,\n    \"cuda_devs\": [3],\n    \"nvml_devs\": [3]\n  },\n  \
         \"details\": \"\"\n}\n";
     let (start, end) = EVENT.split_at(70);
-    let service = Service::start(greeted(&[
-        Step::Expect("SET FORMAT json"),
-        Step::Send(b"OK\n"),
-        Step::Expect("MONITOR lifecycle,trace"),
-        Step::Send(b"OK\n"),
-        Step::Send(EVENT.as_bytes()),
-        Step::Send(start.as_bytes()),
-        Step::Pause,
-        Step::Send(end.as_bytes()),
-        Step::Pause,
-    ]));
+    let [event, start, end] = [EVENT, start, end].map(|text| Step::Send(text.as_bytes()));
+    let steps = [event, start, Step::Pause, end, Step::Pause];
+    let service = service(&[JSON_FORMAT, ("MONITOR lifecycle,trace", "OK\n")], &steps);
     let mut monitor = client(&service).monitor(&[EventGroup::Lifecycle, EventGroup::Trace]).unwrap();
     for _ in 0..2 {
         let event = monitor.next_event(GRACE).unwrap().expect("an event");
@@ -100,21 +91,12 @@ fn monitor_returns_events_and_the_end_of_the_process() {
 
 #[test]
 fn request_that_an_older_nccl_lacks_is_unsupported_with_the_release() {
-    let unknown = [
-        Step::Expect("SET FORMAT json"),
-        Step::Send(b"ERROR: Unknown command SET FORMAT json\n"),
-        Step::Silence,
-    ];
-    let error = client(&Service::start(greeted(&unknown))).report().unwrap_err();
+    let json = service(&[("SET FORMAT json", "ERROR: Unknown command SET FORMAT json\n")], &[Step::Silence]);
     let (request, since) = ("SET FORMAT json".into(), Version::new(2, 28, 7));
-    assert_eq!(error, RasError::Unsupported { request, since });
-    let unknown =
-        [Step::Expect("DIAGNOSTICS"), Step::Send(b"ERROR: Unknown command DIAGNOSTICS\n"), Step::Silence];
-    let error = client(&Service::start(greeted(&unknown))).diagnostics().unwrap_err();
-    assert!(
-        error.to_string().ends_with("does not know this request, which needs 2.31.2 or newer"),
-        "{error}"
-    );
+    assert_eq!(client(&json).report().unwrap_err(), RasError::Unsupported { request, since });
+    let diagnostics = service(&[("DIAGNOSTICS", "ERROR: Unknown command DIAGNOSTICS\n")], &[Step::Silence]);
+    let error = client(&diagnostics).diagnostics().unwrap_err().to_string();
+    assert!(error.ends_with("does not know this request, which needs 2.31.2 or newer"), "{error}");
 }
 
 #[test]
@@ -129,10 +111,8 @@ fn port_without_a_process_is_an_error_at_once() {
 
 #[test]
 fn process_that_never_answers_is_a_timeout() {
-    for steps in
-        [vec![Step::Silence], greeted(&[Step::Expect("STATUS"), Step::Send(b"NCCL ver"), Step::Silence])]
+    for service in [Service::start(vec![Step::Silence]), service(&[("STATUS", "NCCL ver")], &[Step::Silence])]
     {
-        let service = Service::start(steps);
         let timeout = Duration::from_millis(300);
         let began = Instant::now();
         let error = client(&service).timeout(timeout).status().unwrap_err();
@@ -143,39 +123,36 @@ fn process_that_never_answers_is_a_timeout() {
 
 #[test]
 fn request_reaches_another_process_if_some_are_stopped() {
-    let steps = greeted(&[Step::Expect("STATUS"), Step::Send(TEXT.as_bytes())]);
+    let steps = greeted(&[("STATUS", TEXT)]);
     let service = Service::start_with(vec![vec![Step::Silence], vec![Step::Silence], steps]);
     assert_eq!(client(&service).status().unwrap(), TEXT);
 }
 
 #[test]
 fn connection_that_ends_early_is_an_error_with_the_request() {
+    let hello = "CLIENT PROTOCOL 2";
     let closed = [
         (vec![], "CLIENT PROTOCOL 2: "),
-        (vec![Step::Expect("CLIENT PROTOCOL 2"), Step::Send(b"SERVER PRO")], "CLIENT PROTOCOL 2: "),
-        (greeted(&[Step::Expect("STATUS")]), "STATUS: "),
-        (greeted(&[Step::Expect("STATUS"), Step::Send(&TEXT.as_bytes()[..60])]), "STATUS: "),
-        (greeted(&[Step::Expect("STATUS"), Step::Send(b"NCCL\n\nWarnings\n========\n\n")]), "STATUS: "),
+        (answering(&[(hello, "SERVER PRO")]), "CLIENT PROTOCOL 2: "),
+        (greeted(&[("STATUS", "")]), "STATUS: "),
+        (greeted(&[("STATUS", &TEXT[..60])]), "STATUS: "),
+        (greeted(&[("STATUS", "NCCL\n\nWarnings\n========\n\n")]), "STATUS: "),
     ];
     for (steps, request) in closed {
         let error = client(&Service::start(steps)).status().unwrap_err();
         assert!(matches!(error, RasError::Closed { .. }), "{error}");
         assert!(error.to_string().starts_with(request), "{error}");
     }
-    let json = [
-        Step::Expect("SET FORMAT json"),
-        Step::Send(b"OK\n"),
-        Step::Expect("STATUS"),
-        Step::Send(b"{ \"ncc\n"),
-    ];
-    let error = client(&Service::start(greeted(&json))).report().unwrap_err();
+    let json = service(&[JSON_FORMAT, ("STATUS", "{ \"ncc\n")], &[]);
+    let error = client(&json).report().unwrap_err();
     assert!(error.to_string().contains("control character") || error.to_string().contains("EOF"), "{error}");
 }
 
 #[test]
 fn other_service_on_the_port_is_named_by_its_answer() {
-    let http = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(b"HTTP/1.1 400 Bad Request\r\n\r\n")];
-    let error = client(&Service::start(http.to_vec())).report().unwrap_err();
+    let greeting =
+        |answer| Service::start([answering(&[("CLIENT PROTOCOL 2", answer)]), vec![Step::Silence]].concat());
+    let error = client(&greeting("HTTP/1.1 400 Bad Request\r\n\r\n")).report().unwrap_err();
     assert!(matches!(error, RasError::Protocol { .. }), "{error}");
     assert!(
         error.to_string().contains("\"HTTP/1.1 400 Bad Request\\r\"; expected SERVER PROTOCOL"),
@@ -183,14 +160,11 @@ fn other_service_on_the_port_is_named_by_its_answer() {
     );
     for number in ["3", "20", "-2", "x", ""] {
         let answer = format!("SERVER PROTOCOL {number}\n").leak();
-        let other = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(answer.as_bytes())];
-        let error = client(&Service::start(other.to_vec())).status().unwrap_err();
+        let error = client(&greeting(answer)).status().unwrap_err();
         let expected = format!("\"SERVER PROTOCOL {number}\"; expected SERVER PROTOCOL 2");
         assert!(error.to_string().ends_with(&expected), "{error}");
     }
-    static LINE: [u8; 100_000] = [b'x'; 100_000];
-    let endless = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(&LINE), Step::Silence];
-    let error = client(&Service::start(endless.to_vec())).report().unwrap_err();
+    let error = client(&greeting("x".repeat(100_000).leak())).report().unwrap_err();
     assert!(error.to_string().contains("a line of more than 65536 bytes"), "{error}");
 }
 

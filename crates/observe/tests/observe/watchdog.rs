@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libnccl::error::ResultCode;
 use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, StreamRef};
-use libnccl_observe::{Answer, Cause, RecordExt, RecordState, Watchdog};
+use libnccl_observe::{Answer, Cause, Finding, RecordExt, RecordState, Watchdog};
 use libnccl_test_support::init_in_group;
 use libnccl_test_support::random_inputs::Random;
 
@@ -155,41 +155,42 @@ fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
         }
     }
 
-    let config = Config::new().timeout(PATIENCE);
-    let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
     let mut findings = 0;
-    let watchdog = Watchdog::new(Duration::from_millis(20), move |_| {
+    let (_watchdog, comms) = watched(Duration::from_millis(20), move |_| {
         findings += 1;
         if findings == 1 {
             std::panic::panic_any(Payload);
         }
         Answer::AbortAll
-    })
-    .unwrap();
-    for comm in &comms {
-        comm.record(8);
-        watchdog.watch(comm).unwrap();
-    }
+    });
     // The other rank does nothing.
     let called = comms[0].recv(&mut [0_u8], 1, STREAM);
     assert!(!matches!(called, Err(Error::Timeout { .. }) | Ok(())), "{called:?}");
 }
 
-#[test]
-fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
-    const LIMIT: Duration = Duration::from_millis(200);
+/// Returns two ranks whose calls are recorded, with a watchdog.
+fn watched(
+    limit: Duration,
+    answer: impl FnMut(&Finding) -> Answer + Send + 'static,
+) -> (Watchdog, Vec<Communicator>) {
     let config = Config::new().timeout(PATIENCE);
-    let mut comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
-    let (sender, findings) = channel();
-    let watchdog = Watchdog::new(LIMIT, move |finding| {
-        sender.send(finding.clone()).unwrap();
-        Answer::AbortAll
-    })
-    .unwrap();
+    let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
+    let watchdog = Watchdog::new(limit, answer).unwrap();
     for comm in &comms {
         comm.record(8);
         watchdog.watch(comm).unwrap();
     }
+    (watchdog, comms)
+}
+
+#[test]
+fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let (sender, findings) = channel();
+    let (watchdog, mut comms) = watched(LIMIT, move |finding| {
+        sender.send(finding.clone()).unwrap();
+        Answer::AbortAll
+    });
     let idle = comms.pop().unwrap();
     let waiting = comms.pop().unwrap();
     let start = Instant::now();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Side;
 use crate::bench::output::report::{Measured, Rank, Report, Row};
 use crate::bench::statistics::{Statistic, digits};
-use crate::escapes;
+use crate::output;
 
 const SCHEMA: u32 = 2;
 
@@ -90,17 +90,12 @@ impl Comparison {
             bail!("no round was measured")
         };
         let [name, other] = [&one.name, &two.name];
-        ensure!(
-            a.operation == b.operation,
-            "{name} measured {}, {other} measured {}: only results of one operation can be compared",
-            a.operation,
-            b.operation
-        );
+        let [own, others] = [&a.operation, &b.operation];
+        let problem = "only results of one operation can be compared";
+        ensure!(own == others, "{name} measured {own}, {other} measured {others}: {problem}");
         let [ranks, others] = [a, b].map(|report| report.ranks.len());
-        ensure!(
-            ranks == others,
-            "{name} has {ranks} ranks, {other} has {others}: only results of equally many ranks can be compared"
-        );
+        let problem = "only results of equally many ranks can be compared";
+        ensure!(ranks == others, "{name} has {ranks} ranks, {other} has {others}: {problem}");
         let statistic = Statistic::of(one.rounds.iter().chain(&two.rounds));
         let rounds = [one, two].map(|side| side.rounds.iter().map(entries).collect::<Vec<_>>());
         let [own, others] = [&rounds[0][0], &rounds[1][0]];
@@ -266,20 +261,20 @@ impl Ratio {
 impl Display for Comparison {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { operation, ranks, sides: [one, two], .. } = self;
-        writeln!(f, "# {} with {ranks} ranks", escapes::in_line(operation))?;
+        writeln!(f, "# {} with {ranks} ranks", output::in_line(operation))?;
         for (letter, side) in [("A", one), ("B", two)] {
             let Description { name, version, backend, path, rounds, interrupted } = side;
             let path = path.as_ref().map_or_else(String::new, |path| format!(", {path}"));
             let rounds = if *rounds == 1 { String::new() } else { format!(", {rounds} rounds") };
             let interrupted = if *interrupted { ", interrupted" } else { "" };
             let side = format!("{name}: NCCL {version} ({backend}{path}){rounds}{interrupted}");
-            writeln!(f, "# {letter}: {}", escapes::in_line(&side))?;
+            writeln!(f, "# {letter}: {}", output::in_line(&side))?;
         }
         let notes =
             [("differs", &self.differences), ("not compared", &self.unmatched), ("wrong", &self.wrong)];
         for (title, notes) in notes {
             for note in notes {
-                writeln!(f, "# {title}: {}", escapes::in_line(note))?;
+                writeln!(f, "# {title}: {}", output::in_line(note))?;
             }
         }
         let (round, spread) = if one.rounds > 1 {
@@ -300,8 +295,8 @@ impl Display for Comparison {
             let [bandwidth, other] = busbws.map(|bandwidth| digits(bandwidth, 4, 7));
             let fields = [
                 key.bytes.to_string(),
-                escapes::in_line(&key.data_type).into_owned(),
-                escapes::in_line(key.op.as_deref().unwrap_or("none")).into_owned(),
+                output::in_line(&key.data_type).into_owned(),
+                output::in_line(key.op.as_deref().unwrap_or("none")).into_owned(),
                 key.root.map_or_else(|| "-1".into(), |root| root.to_string()),
                 if key.in_place { "in" } else { "out" }.into(),
                 a,

@@ -1,7 +1,5 @@
 //! The measurement of an operation, by the ranks of a thread.
 
-mod buffers;
-pub(crate) mod description;
 pub(crate) mod memory;
 pub(crate) mod ranks;
 
@@ -16,12 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{Blocking, Procedure};
 use super::benchmark::{Benchmark, Shape};
-use super::data::number::Arithmetic;
-use super::data::{Comparison, Data, FirstWrong, Reduction, mul_sum};
+use super::data::{Arithmetic, Comparison, Data, FirstWrong, Reduction, mul_sum};
 use super::output::report::{Iterations, Measured};
 use super::parameters::{Case, Parameters};
 use super::statistics::{Times, iteration_columns, median};
-use buffers::{Buffers, Registrations};
+use memory::{Buffers, Registrations};
 use ranks::{Rank, Ranks};
 
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;

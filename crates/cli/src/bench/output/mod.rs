@@ -15,12 +15,12 @@ use libnccl::{Backend, Nccl};
 
 use super::arguments::MeasureArguments;
 use super::measure::Measurement;
-use super::measure::description::Description;
+use super::measure::ranks::Description;
 use super::parameters::{Case, Parameters};
 use super::plot;
 use super::start::Job;
 use crate::nccl_file::{self, NcclFile};
-use crate::{exit_status, gpu, named_file, output};
+use crate::{file, library, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
 use table::{Table, Usage};
 
@@ -67,9 +67,9 @@ impl Output {
     pub(crate) fn begin(&self, job: &Job, all: &[Parameters], ranks: &[Description]) -> Result<()> {
         let nccl = &job.nccl;
         let parameters = all.first().context("nothing to measure")?;
-        let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
+        let stand_in = if parameters.gpus > 0 { library::stand_in() } else { None };
         let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
-        files.into_iter().try_for_each(|file| named_file::check(file))?;
+        files.into_iter().try_for_each(|file| file::check(file))?;
         if self.csv == Some(None) {
             write(&None, CSV_HEAD)?;
         }
@@ -124,19 +124,14 @@ impl Output {
             out_of_place: Some(out_of_place.measured.clone()),
             in_place: in_place.map(|measurement| measurement.measured.clone()),
         };
-        let wrong_elements = |measurement: &Measurement, in_place| -> Vec<WrongElement> {
-            let wrong = measurement.wrong.iter().map(|(rank, first)| WrongElement {
-                bytes: row.bytes,
-                data_type: row.data_type.clone(),
-                op: row.op.clone(),
-                in_place,
-                rank: *rank,
-                first: first.clone(),
-            });
-            wrong.collect()
-        };
-        let mut wrong = wrong_elements(out_of_place, false);
-        wrong.extend(in_place.map(|measurement| wrong_elements(measurement, true)).unwrap_or_default());
+        let mut wrong = vec![];
+        for (measurement, is_in_place) in [(Some(out_of_place), false), (in_place, true)] {
+            for (rank, first) in measurement.iter().flat_map(|measurement| &measurement.wrong) {
+                let (bytes, data_type, op) = (row.bytes, row.data_type.clone(), row.op.clone());
+                let (rank, first, in_place) = (*rank, first.clone(), is_in_place);
+                wrong.push(WrongElement { bytes, data_type, op, in_place, rank, first });
+            }
+        }
         let Written { table, report, progress } = written;
         progress.set_message(format!("{} bytes of {}", row.bytes, row.data_type));
         progress.inc(1);
@@ -209,7 +204,7 @@ impl Written {
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };
-    for problem in problems.filter(|problem| !exit_status::is_output_closed(problem)) {
+    for problem in problems.filter(|problem| !output::is_closed(problem)) {
         output::write_to_stderr(&format!("error: {problem:#}\n"));
     }
     first.map_or(Ok(is_good), Err)
@@ -221,7 +216,7 @@ pub(crate) fn exit_code(is_good: bool) -> ExitCode {
 
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
-        Some(file) => named_file::write(file, text.as_bytes()),
+        Some(file) => file::write(file, text.as_bytes()),
         None => {
             let mut stdout = output::stdout();
             stdout.write_all(text.as_bytes())?;

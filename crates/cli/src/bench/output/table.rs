@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use super::report::{Library, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::data::FirstWrong;
-use crate::bench::measure::description::Description;
+use crate::bench::measure::ranks::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
-use crate::escapes::in_line;
-use crate::gpu::STAND_IN;
+use crate::library::STAND_IN;
+use crate::output::in_line;
 
 /// The bytes of a GPU's memory that were used for initialization, buffers and operations.
 pub(crate) type Usage = [i64; 3];
@@ -44,13 +44,12 @@ impl<W: Write> Table<W> {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
         };
+        let Library { file, stand_in, .. } = library;
+        let file = file.as_ref().map(|file| format!("NCCL's file: {file}"));
+        let driver =
+            stand_in.as_ref().map(|file| format!("CUDA driver: {file}, {STAND_IN}, devices: {gpus}"));
         writeln!(self.out, "# nccl {} with NCCL {name}", env!("CARGO_PKG_VERSION"))?;
-        if let Some(file) = &library.file {
-            writeln!(self.out, "# NCCL's file: {file}")?;
-        }
-        if let Some(stand_in) = &library.stand_in {
-            writeln!(self.out, "# CUDA driver: {stand_in}, {STAND_IN}, devices: {gpus}")?;
-        }
+        file.iter().chain(&driver).try_for_each(|line| writeln!(self.out, "# {line}"))?;
         writeln!(self.out, "# Collective test starting: {}", parameters.benchmark)?;
         writeln!(
             self.out,
@@ -66,31 +65,22 @@ impl<W: Write> Table<W> {
                 Some("wait and barrier after each iteration; time excludes barrier")
             }
         };
-        if let Some(blocking) = blocking {
-            writeln!(self.out, "# Blocking Enabled: {blocking}")?;
-        }
+        blocking.iter().try_for_each(|how| writeln!(self.out, "# Blocking Enabled: {how}"))?;
         let Columns { per_iter_timing, per_iter_skip: skipped, .. } = parameters.columns;
         if per_iter_timing {
             let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
-            writeln!(
-                self.out,
-                "# Per-Iteration Report: slowest rank of single iterations, measured apart{skips}"
-            )?;
+            let report = "slowest rank of single iterations, measured apart";
+            writeln!(self.out, "# Per-Iteration Report: {report}{skips}")?;
         }
         if parameters.parallel_init {
             writeln!(self.out, "# Parallel Init Enabled: threads initialize their ranks at the same time")?;
         }
         writeln!(self.out, "#\n# Using devices")?;
         for Description { rank, device, .. } in ranks {
-            writeln!(
-                self.out,
-                "#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {device:2} {}",
-                rank.rank,
-                0,
-                rank.pid,
-                in_line(&rank.host),
-                in_line(rank.device.as_deref().unwrap_or("[host memory]")),
-            )?;
+            let name = in_line(rank.device.as_deref().unwrap_or("[host memory]"));
+            let (number, pid, host) = (rank.rank, rank.pid, in_line(&rank.host));
+            let rank = format!("#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10}");
+            writeln!(self.out, "{rank} device {device:2} {name}")?;
         }
         if let Some(note) = parameters.reduction() {
             writeln!(self.out, "#\n# {note}")?;
@@ -157,10 +147,8 @@ impl<W: Write> Table<W> {
         for WrongElement { in_place, rank, first, .. } in wrong {
             let FirstWrong { offset, got, expected } = first;
             let form = if *in_place { "in-place" } else { "out-of-place" };
-            writeln!(
-                self.out,
-                "# wrong: {form}, rank {rank}, element {offset}: got {got}, expected {expected}"
-            )?;
+            let element = format!("{form}, rank {rank}, element {offset}");
+            writeln!(self.out, "# wrong: {element}: got {got}, expected {expected}")?;
         }
         self.wrong_results += wrong.len();
         self.out.flush()

@@ -1,6 +1,5 @@
 //! `nccl bench pairs`: bandwidth and latency between every two ranks.
 
-mod heat_map;
 mod matrix;
 
 use std::path::PathBuf;
@@ -14,31 +13,19 @@ use libnccl::{Config, DataType, ReduceOp};
 
 use super::arguments::refuse;
 use super::compare::ratio;
-use super::data::number::Arithmetic;
+use super::data::Arithmetic;
 use super::data::{Data, Reduction};
-use super::measure::description::available_bytes;
 use super::measure::memory::{Buffer, Memory};
+use super::measure::ranks::available_bytes;
 use super::measure::ranks::{Rank, Ranks};
 use super::output::{conclude, exit_code, progress_bar};
 use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};
-use crate::{named_file, output};
+use crate::{file, output};
 use matrix::{Link, Pairs};
 
-const HELP: &str = "\
-Examples:
-  nccl bench pairs --ranks 8 --svg pairs.svg
-  nccl bench pairs --min-bandwidth 20 --max-latency 30 && srun training
-
-Exit status:
-  0    All pairs are within the limits, and all data arrived unchanged
-  1    A pair is beyond a limit, data arrived changed, or a failure
-  2    Invalid command line
-  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
-  141  The reader of the output closed it";
-
 #[derive(Debug, Clone, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = include_str!("../../help/pairs.txt").trim_end())]
 pub(crate) struct PairsArguments {
     #[command(flatten)]
     pub(crate) ranks: RankArguments,
@@ -100,7 +87,7 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
         if job.rank(thread) > 0 {
             return measure(job, thread, &own, &measured).map(|()| true);
         }
-        own.svg.as_deref().map_or(Ok(()), named_file::check)?;
+        own.svg.as_deref().map_or(Ok(()), file::check)?;
         measure(job, thread, &own, &measured)?;
         // A signal may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
@@ -129,7 +116,7 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     if !is_good {
         output::write_to_stderr(&format!("error: {}\n", problems.join("; ")));
     }
-    let draw = |file| named_file::write(file, heat_map::draw(pairs)?.as_bytes());
+    let draw = |file| file::write(file, matrix::draw(pairs)?.as_bytes());
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
 }
 
@@ -152,10 +139,8 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
     let available = available_bytes(&ranks.describe()?);
     let own = job.rank(thread);
     if bytes > available / 2 {
-        ensure!(
-            own > 0,
-            "--size {bytes} does not fit: each rank has {available} bytes of memory for two buffers"
-        );
+        let room = format!("each rank has {available} bytes of memory for two buffers");
+        ensure!(own > 0, "--size {bytes} does not fit: {room}");
         return Ok(());
     }
     let memory = &ranks.members[0].memory;

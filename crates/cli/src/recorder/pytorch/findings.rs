@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use super::super::recording::State;
 use super::{Entry, Group};
-use crate::escapes;
+use crate::output;
 
 /// A finding, and when the call was made that it is about.
 type Timed = (u64, Finding);
@@ -58,7 +58,7 @@ fn finding<'a>(
     let call = |(rank, entry): (usize, &Entry)| {
         // Not the frames of PyTorch itself.
         let frame = entry.frames.iter().find(|frame| !frame.filename.contains("/torch/"));
-        let site = frame.map(|frame| format!("{}:{}", escapes::in_line(&frame.filename), frame.line));
+        let site = frame.map(|frame| format!("{}:{}", output::in_line(&frame.filename), frame.line));
         let state = if entry.is_open() { State::Called } else { State::Completed };
         Call { rank, call: entry.to_string(), site, state }
     };

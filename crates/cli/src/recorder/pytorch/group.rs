@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use super::{Dump, Entry, Status};
-use crate::escapes;
+use crate::output;
 
 /// A group of processes. All dumps describe it with the same description and ranks; its name may be each process's own.
 #[derive(Debug)]
@@ -207,6 +207,6 @@ impl<'a> Group<'a> {
 /// `EXPERT_MODEL_PARALLEL_GROUP (72)`.
 impl fmt::Display for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", escapes::in_line(self.description), escapes::in_line(self.name))
+        write!(f, "{} ({})", output::in_line(self.description), output::in_line(self.name))
     }
 }

@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use super::finding::Finding;
 use super::recording::Candidate;
 use super::{Report, Summary};
-use crate::{escapes, output};
+use crate::output;
 use group::Group;
 
 /// What a rank has recorded.
@@ -90,12 +90,12 @@ impl Entry {
 /// `nccl:all_reduce of 4096x5120 BFloat16`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&escapes::in_line(&self.profiling_name))?;
+        f.write_str(&output::in_line(&self.profiling_name))?;
         let Some(shape) = self.input_sizes.first().or(self.output_sizes.first()) else { return Ok(()) };
         let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
         let shape = if shape.is_empty() { "1".into() } else { shape.join("x") };
         let data_type = self.input_dtypes.first().map_or_else(String::new, |name| format!(" {name}"));
-        write!(f, " of {shape}{}", escapes::in_line(&data_type))
+        write!(f, " of {shape}{}", output::in_line(&data_type))
     }
 }
 
@@ -166,7 +166,7 @@ impl Dumps {
 /// Prints where the ranks diverged, as text or JSON. Returns `true` if they did not, and no dump is missing.
 pub(super) fn diff(dumps: &Dumps, is_json: bool) -> Result<bool> {
     for problem in &dumps.left_out {
-        anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
+        anstream::eprintln!("warning: left out: {}", output::in_line(problem));
     }
     let groups = group::groups(&dumps.ranks)?;
     let findings = findings::compare(&groups);

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use serde_json::{Map, Value};
 
 use crate::common::{assert_has, json, list, nccl, read, repository, run};
+use crate::snapshot::Session;
 
 /// Reads `~/.nccl.conf`, except `NCCL_PROTO`, and fails with an interface `ib0`.
 const SOURCE: &str = r#"
@@ -42,36 +43,45 @@ int ncclGetUniqueId(void *id) {
 const char *const texts[] = {"NCCL version 2.32.3+cuda12.9",
 "#;
 
-/// The library in a directory, which is the home directory as well.
-struct Made(tempfile::TempDir);
+/// The library in the directory of a session, which is the home directory as well.
+struct Made(PathBuf);
 
 impl Made {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let [source, library] = ["nccl.c", "libnccl.so.2"].map(|name| directory.path().join(name));
+    fn new() -> (Session, Self) {
+        let session = Session::new();
         let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
         let names: Map<String, Value> = serde_json::from_value(table["defaults"].clone()).expect("a map");
         let names: String = names.keys().map(|name| format!("{name:?}, ")).collect();
-        fs::write(&source, format!("{SOURCE}{names}}};\n")).expect("it is writable");
-        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]), 0);
-        Self(directory)
+        let made = Self(session.path(""));
+        made.compile(&format!("{SOURCE}{names}}};\n"), "libnccl.so.2");
+        (session, made)
+    }
+
+    fn compile(&self, source: &str, library: &str) {
+        let file = self.0.join("source.c");
+        fs::write(&file, source).expect("it is writable");
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&self.0.join(library), &file]), 0);
     }
 
     fn command(&self, arguments: &str, environment: &[(&str, &str)]) -> Command {
         let mut command = nccl(&format!("doctor {arguments}"));
-        let library = self.0.path().join("libnccl.so.2");
-        command.env_clear().env("HOME", self.0.path()).env("LIBNCCL_PATH", library);
+        let library = self.0.join("libnccl.so.2");
+        command.env_clear().env("HOME", &self.0).env("LIBNCCL_PATH", library);
         command.envs(environment.iter().copied());
         command
     }
 
-    fn report(&self, environment: &[(&str, &str)]) -> Value {
-        json(&String::from_utf8_lossy(
-            &self.command("--json", environment).output().expect("it starts").stdout,
-        ))
+    fn text(&self, environment: &[(&str, &str)]) -> String {
+        String::from_utf8(self.command("", environment).output().expect("it starts").stdout).expect("text")
     }
 
-    /// Returns the findings that are not fine, as `SECTION LEVEL: TEXT -> ADVICE`.
+    fn report(&self, environment: &[(&str, &str)]) -> Value {
+        let output = self.command("--json", environment).output().expect("it starts");
+        json(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// Returns the findings that are not fine, as `SECTION LEVEL: TEXT -> ADVICE`, without what other programs and the interfaces of
+    /// the machine give.
     fn findings(&self, environment: &[(&str, &str)]) -> Vec<String> {
         let report = self.report(environment);
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -80,199 +90,80 @@ impl Made {
             let name = text(&section["name"]);
             let line = |finding: &Value| {
                 let [level, found, advice] = ["level", "text", "advice"].map(|field| text(&finding[field]));
-                format!("{name} {level}: {found} -> {advice}")
+                let found = found.split("; interfaces: ").next().unwrap_or_default();
+                format!("{name} {level}: {found} -> {advice}\n")
             };
             findings.map(line).collect()
         };
         let findings = list(&report["sections"]).iter().flat_map(of_section);
-        // Other programs of the machine.
         findings.filter(|line| !line.contains(" copies in process")).collect()
     }
-}
 
-/// Environments: each variable, and the level and parts of the only finding that it gives in addition, separated by ` .. `; none if it
-/// is fine.
-const ENVIRONMENTS: [&[(&str, &str)]; 6] = [
-    &[
-        ("NCCL_DEBUG=\"INFO\"", "warning: NCCL_DEBUG=\"\\\"INFO\\\"\" (environment): the quotes"),
-        ("NCCL_PROTO=Simple ", "warning: NCCL_PROTO=\"Simple \" (environment): the spaces"),
-        ("NCCL_ALGO=Tree\r", "warning: NCCL_ALGO=\"Tree\\r\" (environment): the carriage return"),
-        ("NCCL_P2P_DISABLE=\"1\"", "warning: NCCL_P2P_DISABLE=\"\\\"1\\\"\" (environment): the quotes"),
-        (
-            "NCCL_SOCKET_FAMILY=ipv6",
-            "warning: NCCL_SOCKET_FAMILY=ipv6 (environment): NCCL ignores this value",
-        ),
-        ("NCCL_P2P_LEVEL=NVLNK", "warning: NCCL_P2P_LEVEL=NVLNK (environment): NCCL ignores this value"),
-        ("NCCL_LAUNCH_MODE=PARALEL", "warning: NCCL_LAUNCH_MODE=PARALEL (environment): NCCL ignores this"),
-        (
-            "NCCL_DEBUG_FILE=/nonexistent/dir/x.log",
-            "warning: NCCL_DEBUG_FILE= .. nothing can be written to /nonexistent/dir: No such",
-        ),
-        ("NCCL_BUFFSIZE=4M", "warning: NCCL_BUFFSIZE=4M (environment): NCCL reads it as 4"),
-        ("NCCL_IB_TIMEOUT=99", "warning: NCCL_IB_TIMEOUT=99 (environment): expected 1 to 31"),
-        ("NCCL_NTHREADS=100", "warning: NCCL_NTHREADS=100 .. not a multiple of 32"),
-        ("NCCL_WORK_FIFO_BYTES=3", "warning: NCCL_WORK_FIFO_BYTES=3 .. not a power of 2"),
-        ("NCCL_HOSTID=", "warning: NCCL_HOSTID= .. an empty value makes NCCL take all machines for one"),
-        ("NCCL_TOPO_FILE=", "warning: NCCL_TOPO_FILE= .. an empty value is the name of a file"),
-        ("NCCL_GRAPH_FILE=/nonexistent.xml", "problem: NCCL_GRAPH_FILE=/nonexistent.xml .. no such file"),
-        ("NCCL_MIN_NCHANNELS=8", "warning: NCCL_MIN_NCHANNELS=8 (environment) is above NCCL_MAX_NCHANNELS=4"),
-        ("NCCL_MAX_NCHANNELS=4", ""),
-        ("NCCL_TUNER_PLUGIN=foo", "warning: NCCL_TUNER_PLUGIN=foo .. the plugin cannot be loaded"),
-        (
-            "NCCL_BLOCKING_WAIT=1",
-            "warning: NCCL_BLOCKING_WAIT=1 .. PyTorch has retired this name -> write TORCH_",
-        ),
-        (
-            "nccl_debug=INFO",
-            "warning: nccl_debug=INFO .. does not know this variable .. -> write NCCL_DEBUG,",
-        ),
-        ("NCCL_SOCKET_IFNAMES=1", "warning: NCCL_SOCKET_IFNAMES=1 .. -> write NCCL_SOCKET_IFNAME,"),
-        ("NCCL_P2P_DISABLED=1", "warning: NCCL_P2P_DISABLED=1 .. -> write NCCL_P2P_DISABLE,"),
-        ("NCCL_DEBGU=1", "warning: NCCL_DEBGU=1 .. -> write NCCL_DEBUG,"),
-        (
-            "NCCL_RAS_ADDR=localhost",
-            "ras warning: no address of localhost; expected a host of this network and a port",
-        ),
-        ("NCCL_FROBNICATION=1", "warning: NCCL_FROBNICATION=1 .. -> remove it"),
-    ],
-    &[
-        ("NCCL_DEBUG=WARN # quiet", "warning: NCCL_DEBUG= .. the comment is part of the value"),
-        ("NCCL_ALGO=Ringg", "warning: NCCL_ALGO=Ringg .. NCCL ignores \"Ringg\", which is unknown"),
-        ("NCCL_PROTO=^LL256,LL", "warning: NCCL_PROTO= .. NCCL ignores \"LL256\""),
-        ("NCCL_P2P_LEVEL=9", "warning: NCCL_P2P_LEVEL=9 .. NCCL reads a number above 4 as SYS"),
-        ("NCCL_P2P_DISABLE=true", "warning: NCCL_P2P_DISABLE=true .. NCCL reads it as 0"),
-        ("NCCL_BUFFSIZE=010000000", "warning: NCCL_BUFFSIZE=010000000 .. NCCL reads it as 2097152"),
-        ("NCCL_TOPO_FILE=/etc/topology.xml", "warning: NCCL_TOPO_FILE=/etc/topology.xml .. no such file"),
-        ("NCCL_GRAPH_FILE=", "problem: NCCL_GRAPH_FILE= .. an empty value is the name of a file"),
-        (
-            "NCCL_RAS_ADDR=255.255.255.255:9",
-            "ras warning: 255.255.255.255:9 cannot be reached, so it is not known",
-        ),
-        ("NCCL_SOKET_IFNAME=1", "warning: NCCL_SOKET_IFNAME=1 .. -> write NCCL_SOCKET_IFNAME,"),
-    ],
-    &[
-        ("NCCL_DEBUG=INF0", "warning: NCCL_DEBUG=INF0 .. NCCL ignores this value"),
-        ("NCCL_ALGO=ring;allredduce:tree", "warning: NCCL_ALGO= .. NCCL ignores \"allredduce\""),
-        ("NCCL_RAS_ADDR=[2001:db8::1]:9", "ras warning: [2001:db8::1]:9 cannot be reached"),
-        ("NCCL_P2P_DISABLE=01", "warning: NCCL_P2P_DISABLE=01 .. GPUs do not reach each other directly"),
-        (
-            "NCCL_BUFFSIZE=99999999999999999999",
-            "warning: NCCL_BUFFSIZE= .. the number is too large, so NCCL uses",
-        ),
-        (
-            "NCCL_SOCKET_IFNAME=ib0",
-            "network problem: with NCCL_SOCKET_IFNAME=ib0 (environment), the library makes no",
-        ),
-        ("TEST_START=", "library problem: no unique id can be made: "),
-    ],
-    &[
-        ("NCCL_BUFFSIZE=1", "warning: NCCL_BUFFSIZE=1 .. expected 65536 to 1073741824"),
-        (
-            "TEST_END=abort",
-            "library warning: .. did not end normally after the unique id: .. signal: 6 (SIGABRT)",
-        ),
-    ],
-    &[
-        ("NCCL_DEBUG=info", ""),
-        ("NCCL_ALGO=ring;allreduce:tree,CollNetDirect", ""),
-        ("NCCL_PROTO=^LL", ""),
-        ("NCCL_P2P_LEVEL=SYS", ""),
-        ("NCCL_BUFFSIZE=0x400000", ""),
-        ("NCCL_NTHREADS=256", ""),
-        ("NCCL_DEBUG_FILE=/dev/shm/x.%h.%p", ""),
-        ("NCCL_RAS_ENABLE=0", ""),
-        ("TORCH_NCCL_BLOCKING_WAIT=1", ""),
-        ("nccl_of_another_program=1", ""),
-        ("NCCL_VERSION=1", ""),
-        ("NCCL_TESTS_DEVICE=1", ""),
-        ("LIBNCCL_CPU_TIMEOUT=1", ""),
-    ],
-    &[("NCCL_BUFFSIZE=-2", ""), ("NCCL_DEBUG_FILE=relative", "")],
-];
-
-/// Checks that the lines that are not in `base` are these, each given by its parts.
-#[track_caller]
-fn assert_new(found: &[String], base: &[String], expected: &[&str]) {
-    let found: Vec<_> = found.iter().filter(|line| !base.contains(line)).collect();
-    let has = |line: &String, parts: &str| {
-        let mut rest = line.as_str();
-        parts.split(" .. ").all(|part| rest.split_once(part).map(|(_, after)| rest = after).is_some())
-    };
-    for parts in expected {
-        assert_eq!(found.iter().filter(|line| has(line, parts)).count(), 1, "{parts}: {found:#?}");
+    /// Adds the findings that are not in `base`.
+    fn add_findings(
+        &self,
+        session: &mut Session,
+        title: &str,
+        base: &[String],
+        environment: &[(&str, &str)],
+    ) {
+        let found = self.findings(environment);
+        let new: String = found.into_iter().filter(|line| !base.contains(line)).collect();
+        session.add(title, &new);
     }
-    assert_eq!(found.len(), expected.len(), "{found:#?}");
 }
 
+/// The commands of the snapshot are environments.
 #[test]
 fn each_variable_gives_its_finding() {
-    let made = Made::new();
+    let (session, made) = Made::new();
     let base = made.findings(&[]);
-    for environment in ENVIRONMENTS {
-        let variables: Vec<_> = environment.iter().filter_map(|(set, _)| set.split_once('=')).collect();
-        let expected: Vec<_> =
-            environment.iter().map(|(_, parts)| *parts).filter(|parts| !parts.is_empty()).collect();
-        assert_new(&made.findings(&variables), &base, &expected);
-    }
+    session.replay("doctor_environments", |session, environment| {
+        let variables: Vec<String> = serde_json::from_str(environment).expect("a list");
+        let variables: Vec<_> = variables.iter().filter_map(|set| set.split_once('=')).collect();
+        made.add_findings(session, &format!("$ nccl {environment}"), &base, &variables);
+    });
 }
 
 #[test]
 fn configuration_file_gives_its_findings() {
-    let made = Made::new();
+    let (mut session, made) = Made::new();
     let base = made.findings(&[]);
     let text = "# NCCL_ALGO='Ring'\nNCCL_ALGO=Tree\nNCCL_DEBUG=INFO\nNCCL_SOCKET_FAMILY = AF_INET\nnonsense\nNCCL_PROTO=LL\n\
                 NCCL_NET_PLUGIN=\"none\"\nexport NCCL_NTHREADS=64\nNCCL_IB_TIMEOUT=20 \nNCCL_BUFFSIZE=1 # one\n";
-    fs::write(made.0.path().join(".nccl.conf"), text).expect("it is writable");
-    let environment = [("NCCL_DEBUG", "WARN")];
-    let expected = [
-        "files warning: .. NCCL_SOCKET_FAMILY =\" AF_INET\": the spaces are part of the name",
-        "files warning: .. NCCL_SOCKET_FAMILY =\" AF_INET\": the spaces are part of the value",
-        "files warning: .. NCCL ignores the line \"nonsense\"",
-        "files warning: .. NCCL 2.32.3 does not read NCCL_PROTO from it",
-        "files warning: .. the quotes are part of the value",
-        "files warning: .. export NCCL_NTHREADS=\"64\": the spaces are part of the name",
-        "files warning: .. NCCL_BUFFSIZE=\"1 # one\": the comment is part of the value",
-    ];
-    assert_new(&made.findings(&environment), &base, &expected);
-    let (text, _) = run(&mut made.command("", &environment), 1);
-    assert_has(
-        &text,
-        &[
-            ".nccl.conf sets NCCL_ALGO=Tree, ",
-            ".nccl.conf: NCCL_DEBUG has no effect; its value is from environment\n",
-        ],
-    );
-    let named = made.findings(&[("NCCL_CONF_FILE", "~/mine.conf")]);
-    assert_new(&named, &base, &["files warning: NCCL_CONF_FILE=~/mine.conf: there is no such file"]);
+    session.write(".nccl.conf", text);
+    session.add("# .nccl.conf", text);
+    made.add_findings(&mut session, "# NCCL_DEBUG=WARN", &base, &[("NCCL_DEBUG", "WARN")]);
+    let (text, _) = run(&mut made.command("", &[("NCCL_DEBUG", "WARN")]), 1);
+    let of_file = text.lines().filter(|line| line.contains("  ok ") && line.contains(".nccl.conf"));
+    session.add("# ok", &of_file.map(|line| format!("{line}\n")).collect::<String>());
+    let named = [("NCCL_CONF_FILE", "~/mine.conf")];
+    made.add_findings(&mut session, "# NCCL_CONF_FILE=~/mine.conf", &base, &named);
+    session.check("doctor_configuration_file");
 }
 
 #[test]
 fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
-    let made = Made::new();
-    fs::write(made.0.path().join(".nccl.conf"), "NCCL_ALGO==Ring\nNCCL_DEBUG=WARN\n")
-        .expect("it is writable");
+    let (session, made) = Made::new();
+    let file = session.write(".nccl.conf", "NCCL_ALGO==Ring\nNCCL_DEBUG=WARN\n");
     let mut command = nccl("env");
-    command.env_clear().env("HOME", made.0.path()).env("LIBNCCL_PATH", made.0.path().join("libnccl.so.2"));
+    command.env_clear().env("HOME", &made.0).env("LIBNCCL_PATH", made.0.join("libnccl.so.2"));
     let (text, _) = run(command.envs([("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]), 0);
-    let file = made.0.path().join(".nccl.conf");
-    let of_file = format!("\nNCCL_ALGO==Ring  ({})\n", file.display());
-    assert_has(
-        &text,
-        &[
-            "# NCCL 2.32.3, ",
-            &of_file,
-            "\nNCCL_BUFFSIZE=-2  (default)\n",
-            "\nNCCL_DEBUG=INFO  (environment)\n",
-            "\nNCCL_MINE=1  (environment; unknown to this version)\n",
-            "\nNCCL_PROTO=?  (default)\n",
-        ],
-    );
+    let lines = [
+        "# NCCL 2.32.3, ",
+        &format!("\nNCCL_ALGO==Ring  ({})\n", file.display()),
+        "\nNCCL_BUFFSIZE=-2  (default)\n",
+        "\nNCCL_DEBUG=INFO  (environment)\n",
+        "\nNCCL_MINE=1  (environment; unknown to this version)\n",
+        "\nNCCL_PROTO=?  (default)\n",
+    ];
+    assert_has(&text, &lines);
 }
 
 /// The process that loads it is another one.
 #[test]
 fn library_that_crashes_when_it_is_loaded_is_a_problem() {
-    let made = Made::new();
+    let (_session, made) = Made::new();
     let (text, _) = run(&mut made.command("", &[("TEST_START", "abort")]), 1);
     assert_has(
         &text,
@@ -281,7 +172,7 @@ fn library_that_crashes_when_it_is_loaded_is_a_problem() {
             "\nlimits\n",
         ],
     );
-    let library = made.0.path().join("libnccl.so.2").display().to_string();
+    let library = made.0.join("libnccl.so.2").display().to_string();
     let named = format!("--library {library} --json");
     let report = json(&run(&mut made.command(&named, &[("TEST_START", "abort")]), 1).0);
     assert_eq!(report["library"], Value::Null);
@@ -294,12 +185,10 @@ fn library_that_crashes_when_it_is_loaded_is_a_problem() {
 
 #[test]
 fn driver_that_crashes_is_a_problem() {
-    let made = Made::new();
-    let [source, driver] = ["cuda.c", "libcuda.so.1"].map(|name| made.0.path().join(name));
+    let (_session, made) = Made::new();
     let text = "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n";
-    fs::write(&source, text).expect("it is writable");
-    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]), 0);
-    let directory = made.0.path().display().to_string();
+    made.compile(text, "libcuda.so.1");
+    let directory = made.0.display().to_string();
     let (text, _) = run(&mut made.command("", &[("LD_LIBRARY_PATH", &directory)]), 1);
     let problem = "\n  problem  libcuda.so.1 cannot be loaded: the process ended with signal: 6 (SIGABRT)\n";
     assert_has(
@@ -308,10 +197,21 @@ fn driver_that_crashes_is_a_problem() {
     );
 }
 
+/// NVML reports the states of the fabric of four GPUs: none, registered, refused, and not registered yet.
+#[test]
+fn gpu_that_is_not_registered_with_its_fabric_is_named() {
+    let (mut session, made) = Made::new();
+    let base = made.findings(&[]);
+    made.compile(include_str!("nvml.c"), "libnvidia-ml.so.1");
+    let directory = made.0.display().to_string();
+    made.add_findings(&mut session, "# With NVML", &base, &[("LD_LIBRARY_PATH", &directory)]);
+    session.check("doctor_fabric");
+}
+
 #[test]
 #[ignore = "waits for the time limit of the doctor, 20 s"]
 fn library_that_hangs_when_it_is_loaded_is_a_problem() {
-    let made = Made::new();
+    let (_session, made) = Made::new();
     let (text, _) = run(&mut made.command("", &[("TEST_START", "hang")]), 1);
     let problem = "libnccl.so.2 cannot be loaded: it took more than 20 s, and was killed\n";
     assert_has(&text, &["library\n  problem  /", problem, "           -> repair or remove /"]);
@@ -319,7 +219,7 @@ fn library_that_hangs_when_it_is_loaded_is_a_problem() {
 
 #[test]
 fn library_that_lacks_functions_of_its_version_is_a_warning_or_a_problem() {
-    let made = Made::new();
+    let (_session, made) = Made::new();
     let lacks = "the library says that it is NCCL 2.32.3, and lacks ";
     for (needs, level, status) in [("2.13.4", "problem", 1), ("2.1.1", "warning", 1)] {
         let (text, _) = run(&mut made.command(&format!("--needs {needs}"), &[]), status);
@@ -329,19 +229,16 @@ fn library_that_lacks_functions_of_its_version_is_a_warning_or_a_problem() {
 
 #[test]
 fn text_ends_with_a_summary_and_json_has_the_documented_fields() {
-    let made = Made::new();
+    let (_session, made) = Made::new();
     let environment = [("NCCL_GRAPH_FILE", "/ib0")];
     let (text, _) = run(&mut made.command("", &environment), 1);
     let advice = "\n           -> correct the name, or unset NCCL_GRAPH_FILE\n";
     assert_has(&text, &["\n  problem  NCCL_GRAPH_FILE=/ib0 ", advice]);
-    let report = made.report(&environment);
-    let all: Vec<_> =
-        list(&report["sections"]).iter().flat_map(|section| list(&section["findings"])).collect();
-    let [problems, warnings] =
-        ["problem", "warning"].map(|level| all.iter().filter(|finding| finding["level"] == level).count());
+    let [problems, warnings] = ["\n  problem  ", "\n  warning  "].map(|level| text.matches(level).count());
     let summary = format!("{problems} problem{}, {warnings} warning", if problems == 1 { "" } else { "s" });
     assert!(text.lines().last().is_some_and(|line| line.starts_with(&summary)), "{summary}: {text}");
     assert!(text.ends_with(": a job would not start here, or not end well\n"), "{text}");
+    let report = made.report(&environment);
     let mut fields: Vec<_> = report.as_object().expect("an object").keys().map(String::as_str).collect();
     fields.sort_unstable();
     let expected =
@@ -355,7 +252,7 @@ fn text_ends_with_a_summary_and_json_has_the_documented_fields() {
 
 #[test]
 fn port_of_ras_is_a_jobs_or_another_programs_or_free() {
-    let made = Made::new();
+    let (_session, made) = Made::new();
     for (answer, expected) in [
         ("SERVER PROTOCOL 2\n", "  ok       a job of NCCL answers at "),
         (
@@ -370,11 +267,10 @@ fn port_of_ras_is_a_jobs_or_another_programs_or_free() {
             let mut question = [0; 18];
             stream.read_exact(&mut question).and_then(|()| stream.write_all(answer.as_bytes()))
         });
-        let text = made.command("", &[("NCCL_RAS_ADDR", &address)]).output().expect("it starts").stdout;
-        assert_has(&String::from_utf8_lossy(&text), &[expected]);
+        assert_has(&made.text(&[("NCCL_RAS_ADDR", &address)]), &[expected]);
         serve.join().expect("no panic").expect("a question");
-        let text = made.command("", &[("NCCL_RAS_ADDR", &address)]).output().expect("it starts").stdout;
-        assert_has(&String::from_utf8_lossy(&text), &[&format!("  ok       {address} is free\n")]);
+        let free = format!("  ok       {address} is free\n");
+        assert_has(&made.text(&[("NCCL_RAS_ADDR", &address)]), &[&free]);
     }
 }
 

@@ -1,0 +1,245 @@
+//! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::output::report::{Report, Row};
+use super::picture::{Area, FONT, FOREGROUND, GRID, SERIES, label, picture};
+use super::statistics::Statistic;
+use crate::{file, output};
+
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/plot.txt").trim_end())]
+pub(crate) struct PlotArguments {
+    /// Results of `nccl bench --json`
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// File to write, in SVG
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
+    let mut reports = vec![];
+    for path in &arguments.files {
+        let name = path.display().to_string();
+        let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
+        let report = Report::from_json(&text).with_context(|| name)?;
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        reports.push((name, report));
+    }
+    write(&reports, &arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line in each chart: the rows of a result with one data type, reduction and root.
+struct Series {
+    label: String,
+    points: Vec<Point>,
+}
+
+/// The measurement of a size, out of place, or in place if there is no other.
+#[derive(Clone, Copy)]
+struct Point {
+    bytes: f64,
+    time_us: f64,
+    /// The bus bandwidth in GB/s, or the algorithm's of a single rank, which has no bus.
+    bandwidth: f64,
+}
+
+pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
+    let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
+    let (mut all, mut omitted) = (vec![], vec![]);
+    for (name, report) in reports {
+        let mut series: Vec<Series> = vec![];
+        for row in &report.rows {
+            let point = match point(report, row, statistic) {
+                Ok(point) => point,
+                Err(figures) => {
+                    let row = format!("{name}: {} bytes of {}, {figures}", row.bytes, row.data_type);
+                    omitted.push(output::in_line(&row).into_owned());
+                    continue;
+                }
+            };
+            let label = label_of(name, report, row);
+            match series.iter_mut().find(|series| series.label == label) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series { label, points: vec![point] }),
+            }
+        }
+        all.append(&mut series);
+    }
+    if let Some(first) = omitted.first() {
+        let rows =
+            format!("no place on logarithmic axes for {} of the rows, the first: {first}", omitted.len());
+        ensure!(!all.is_empty(), "there is nothing to draw; {rows}");
+        anstream::eprintln!("warning: {rows}");
+    }
+    ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
+    file::write(file, draw(&all, statistic)?.as_bytes())
+}
+
+/// Returns the point of a row, or its figures if they have no place on logarithmic axes.
+fn point(report: &Report, row: &Row, statistic: Statistic) -> Result<Point, String> {
+    let measured = row.measured().next().ok_or("not measured")?;
+    let time_us = statistic.time_us(measured);
+    let bandwidth = report.bandwidth(row, measured, time_us);
+    let bytes = row.bytes as f64;
+    if [bytes, time_us, bandwidth].iter().all(|value| value.is_finite() && *value > 0.0) {
+        Ok(Point { bytes, time_us, bandwidth })
+    } else {
+        Err(format!("{time_us} us, {bandwidth} GB/s"))
+    }
+}
+
+fn label_of(name: &str, report: &Report, row: &Row) -> String {
+    let op = row.op.as_ref().map_or_else(String::new, |op| format!(" {op}"));
+    let root = row.root.map_or_else(String::new, |root| format!(" root {root}"));
+    let ranks = report.ranks.len();
+    let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
+    let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
+    let wrong = if is_wrong { ", with wrong elements" } else { "" };
+    let interrupted = if report.interrupted { ", interrupted" } else { "" };
+    let (operation, data_type, backend) = (&report.operation, &row.data_type, &report.library.backend);
+    let label = format!("{name}: {operation} {data_type}{op}{root}, {ranks} ranks, {backend}, {place}");
+    output::in_line(&label).into_owned() + wrong + interrupted
+}
+
+const WIDTH: u32 = 1000;
+const HEIGHT: u32 = 400;
+/// The height of a line of the legend.
+const LINE: u32 = 24;
+const MARGIN: u32 = 14;
+
+/// Draws series, at least one with a point.
+fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
+    let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
+    picture((WIDTH, height), |area| {
+        let (charts, legend) = area.split_vertically(HEIGHT);
+        let (left, right) = charts.split_horizontally(WIDTH / 2);
+        chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
+        chart(&right, &format!("Time, {statistic}"), "microseconds", series, |point| point.time_us)?;
+        for (index, series) in series.iter().enumerate() {
+            let (x, y) = (70, (LINE * index as u32 + LINE / 2) as i32);
+            let color = SERIES[index % SERIES.len()];
+            legend.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
+            legend.draw(&Circle::new((x + 14, y), 4, color.filled()))?;
+            label(&legend, series.label.clone(), (x + 38, y), 15, (HPos::Left, VPos::Center))?;
+        }
+        Ok(())
+    })
+}
+
+fn chart(
+    area: &Area<'_>,
+    title: &str,
+    unit: &str,
+    series: &[Series],
+    value: impl Fn(&Point) -> f64,
+) -> Result<()> {
+    let points = || series.iter().flat_map(|series| &series.points);
+    let (across, up) = (
+        powers(points().map(|point| point.bytes.log2())),
+        powers(points().map(|point| value(point).log10())),
+    );
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
+        .margin(MARGIN)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
+    let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
+    chart
+        .configure_mesh()
+        .axis_style(FOREGROUND)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(style(13))
+        .axis_desc_style(style(14))
+        .x_desc("size in bytes")
+        .y_desc(unit)
+        .x_label_formatter(&|power| show_bytes(power.exp2()))
+        .y_label_formatter(&|power| show_power(*power))
+        .draw()?;
+    for (index, series) in series.iter().enumerate() {
+        let color = SERIES[index % SERIES.len()];
+        let points: Vec<(f64, f64)> =
+            series.points.iter().map(|point| (point.bytes.log2(), value(point).log10())).collect();
+        chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
+    }
+    Ok(())
+}
+
+/// Returns the whole powers around those of values, so that the axes begin and end with a label.
+fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
+    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    for power in of_values {
+        (least, most) = (least.min(power), most.max(power));
+    }
+    let (least, most) = (least.floor() as i32, most.ceil() as i32);
+    (least, most.max(least + 1))
+}
+
+/// An axis of powers. The scale of plotters for logarithms does not end for values that are far apart.
+struct Axis {
+    powers: RangedCoordf64,
+    labels: Vec<f64>,
+}
+
+impl Axis {
+    /// Creates an axis from one power to another, with about so many labels at most.
+    fn new((least, most): (i32, i32), labels: i32) -> Self {
+        let step = (most - least) / (labels + 1) + 1;
+        let labels = (least..=most).step_by(step as usize).map(f64::from).collect();
+        Self { powers: (f64::from(least)..f64::from(most)).into(), labels }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, power: &f64, limit: (i32, i32)) -> i32 {
+        self.powers.map(power, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { vec![] } else { self.labels.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.powers.range()
+    }
+}
+
+fn show_power(power: f64) -> String {
+    if (-6.0..=9.0).contains(&power) { show(10_f64.powf(power)) } else { format!("1e{power}") }
+}
+
+fn show_bytes(bytes: f64) -> String {
+    let (unit, name) = match bytes {
+        ..1024.0 => (1.0, ""),
+        ..1_048_576.0 => (1024.0, "K"),
+        ..1_073_741_824.0 => (1_048_576.0, "M"),
+        _ => (1_073_741_824.0, "G"),
+    };
+    format!("{}{name}", show(bytes / unit))
+}
+
+fn show(value: f64) -> String {
+    let decimals = if value >= 1.0 { 0 } else { (-value.log10()).ceil().max(0.0) as usize };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+#[path = "../../tests/unit/plot.rs"]
+mod tests;
