@@ -9,7 +9,7 @@ const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 /// The releases that NVIDIA publishes as packages of the Python package index, oldest first: the list at the top of
 /// our header, which describes the last of them. The hashes of the packages are in `wheels.txt`.
 pub(crate) static RELEASES: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let after = HEADER.split_once("- Versions:").map_or("", |(_, after)| after);
+    let after = HEADER.split_once("- Releases:").map_or("", |(_, after)| after);
     let list = after.split_once("\n *\n").map_or("", |(list, _)| list);
     list.split_whitespace().filter(|word| *word != "*").collect()
 });
