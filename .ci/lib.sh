@@ -3,14 +3,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-part=$(basename "$0")
 oldest=2.13.4 newest=2.32.3 # NCCL versions
 host=$(rustc -vV | sed -n 's/^host: //p')
 # Downloads, which outlive the checkout.
 cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 # Builds that only this part can use.
-own=$target/ci/$part
+own=$target/ci/$(basename "$0")
 mkdir -p "$own" "$cache"
 # Files of this run, outside the checkout, whose .cargo/config.toml and workspace would apply.
 work=$(mktemp -d)
@@ -19,14 +18,8 @@ trap 'rm -rf "$work"' EXIT
 # Nothing is built twice, and a registry that does not respond is tried again.
 export CARGO_INCREMENTAL=0 CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_QUIET=1
-# With more threads than processors, tests with time limits fail on a busy machine. `test` has the threads of the README's command.
-[[ $part == test ]] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
-
-# A second run of a part in the same target directory would overwrite builds of the first, so it waits.
-if [[ $part != run ]]; then
-    exec {lock}>"$own.lock"
-    flock --nonblock "$lock" || { echo "waiting for another run of $part"; flock "$lock"; }
-fi
+# With more threads than processors, tests with time limits fail on a busy machine.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
 
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*"; exit 1; }
@@ -71,12 +64,9 @@ compile_for_cuda() { # CUDA's major version, source, program, argument...
         "$2" -o "$3" "${@:4}" "-l:libcudart.so.$1" -lnccl
 }
 
-# Unpacks a Python package whose hash a file has.
-unpack_wheel() { # file, name==version, directory, [argument of pip download...]
-    rm -rf "$work/download"
-    python3 -m pip download --no-deps --only-binary=:all: --dest "$work/download" --require-hashes \
-        --requirement <(grep "^$2 " "$1") "${@:4}"
-    python3 -m zipfile -e "$work"/download/*.whl "$3"
+# Installs a Python package whose hash a file has.
+pip_install() { # file, name==version, directory, [argument of pip...]
+    python3 -m pip install --no-deps --only-binary=:all: --require-hashes --requirement <(grep "^$2 " "$1") --target "$3" "${@:4}"
 }
 
 apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
@@ -84,9 +74,7 @@ need() { # command, Debian packages that have it
     command -v "$1" >/dev/null || { apt_get update && apt_get install --yes --no-install-recommends "${@:2}"; }
 }
 need_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || need "no command" libclang-dev; }
-need_python() {
-    { python3 -m pip --version && python3 -m ensurepip --version; } >/dev/null 2>&1 || need "no command" python3-pip python3-venv
-}
+need_python() { python3 -c 'import pip, ensurepip' 2>/dev/null || need "no command" python3-pip python3-venv; }
 need_cargo() { # subcommand, version: built once for a machine, without optimization, which saves minutes
     PATH=$PATH:$cache/tools/bin
     cargo "$1" --version 2>/dev/null || CARGO_TARGET_DIR=$own CARGO_PROFILE_DEV_DEBUG=0 \

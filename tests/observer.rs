@@ -1,4 +1,4 @@
-//! Observers: what they are told, in which order, and that none of them does harm.
+//! Observers: the events they receive, their order, and that no observer does harm.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,13 +10,14 @@ use libnccl::communicator::AbortHandle;
 use libnccl::observer::{
     CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
+use libnccl::window::Signal;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, StreamRef, UniqueId};
-use libnccl_observe::{Answer, Recorder, Watchdog};
+use libnccl_observe::Recorder;
 use libnccl_test_support::init_in_group;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
-/// Keeps what it is told as text.
+/// Records events as text.
 #[derive(Default)]
 struct Diary(Mutex<Vec<String>>);
 
@@ -46,7 +47,7 @@ impl Observer for Diary {
     }
 }
 
-/// Panics whatever it is told.
+/// Panics at every event.
 struct Panicking;
 
 impl Observer for Panicking {
@@ -75,7 +76,7 @@ fn observed(nccl: &Nccl) -> (Arc<Diary>, Communicator) {
 }
 
 #[test]
-fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
+fn observer_is_notified_of_operations_groups_and_the_lifetime_of_a_communicator() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     let [mut sum, mut maximum] = [[1_i32; 3], [2; 3]];
@@ -104,7 +105,7 @@ fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
 }
 
 #[test]
-fn call_is_told_with_its_values() {
+fn observer_is_notified_of_the_values_of_a_call() {
     #[derive(Default)]
     struct Values(Mutex<Vec<String>>);
     impl Observer for Values {
@@ -125,12 +126,17 @@ fn call_is_told_with_its_values() {
         }
     }
     let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
-    let comm = alone(&nccl, &Config::new().observer(values.clone()));
+    let comm = alone(&nccl, &Config::new().rma_eager_init(true).observer(values.clone()));
     let mut received = [0.0; 2];
+    comm.signal(0, Signal::default(), STREAM).unwrap();
     comm.send_recv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
     comm.reduce(&[1.0; 2], &mut received, ReduceOp::Sum, 0, STREAM).unwrap();
     let line = line!() - 1;
     let expected = [
+        format!(
+            "signal None sent 0 (0 bytes) received 0 (0 bytes) peer Some(0) source None at {:?}",
+            Some((file!(), line - 2))
+        ),
         format!(
             "send_recv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
             Some((file!(), line - 1))
@@ -144,7 +150,7 @@ fn call_is_told_with_its_values() {
 }
 
 #[test]
-fn refused_operation_is_not_told() {
+fn observer_is_not_notified_of_a_refused_operation() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
@@ -161,7 +167,7 @@ fn refused_operation_is_not_told() {
 }
 
 #[test]
-fn failed_group_is_told_once_with_all_its_operations() {
+fn observer_is_notified_once_of_a_failed_group() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
@@ -211,37 +217,6 @@ impl Observer for Pairs {
         }
         let mut seen = self.seen.lock().unwrap();
         (seen[1], seen[2]) = (seen[1] + 1, seen[2] + open.len() as u64);
-    }
-}
-
-thread_local! {
-    /// The communicator to which `Adds` adds, as an observer may not contain one.
-    static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
-}
-
-/// Adds an observer to a communicator at the start or at the end of an operation with this number.
-struct Adds {
-    added: Arc<Pairs>,
-    at_start: bool,
-    number: u64,
-}
-
-impl Adds {
-    fn add(&self, at_start: bool, number: u64) {
-        if (at_start, number) == (self.at_start, self.number) {
-            let comm = OBSERVED.with_borrow(Clone::clone);
-            comm.unwrap().observe(self.added.clone());
-        }
-    }
-}
-
-impl Observer for Adds {
-    fn on_start(&self, start: &OperationStart<'_>) {
-        self.add(true, start.number());
-    }
-
-    fn on_end(&self, end: &OperationEnd<'_>) {
-        self.add(false, end.last);
     }
 }
 
@@ -312,19 +287,36 @@ fn observer_added_at_each_point_of_a_group_sees_starts_and_ends_in_pairs() {
     }
 }
 
+/// At the start and at the end of an operation in a group.
 #[test]
 fn observer_added_by_an_observer_sees_starts_and_ends_in_pairs() {
-    let nccl = libnccl_cpu::nccl();
-    for (at_start, number) in [true, false].into_iter().flat_map(|at| (1..=4).map(move |number| (at, number)))
-    {
-        let added = Arc::new(Pairs::default());
-        let adds = Adds { added: added.clone(), at_start, number };
-        let comm = Rc::new(alone(&nccl, &Config::new().observer(Arc::new(adds))));
-        OBSERVED.set(Some(comm.clone()));
-        run_groups(&nccl, &comm, |_| ());
-        assert_eq!(*added.wrong.lock().unwrap(), [""; 0], "start {at_start}, operation {number}");
-        let [starts, _, ended] = *added.seen.lock().unwrap();
-        assert_eq!(starts, ended, "start {at_start}, operation {number}");
+    thread_local! {
+        // An observer may not contain a communicator.
+        static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
+    }
+    struct Adds(Arc<Pairs>, Arc<Pairs>);
+    impl Observer for Adds {
+        fn on_start(&self, start: &OperationStart<'_>) {
+            if start.number() == 2 {
+                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.0.clone());
+            }
+        }
+
+        fn on_end(&self, end: &OperationEnd<'_>) {
+            if end.last == 4 {
+                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.1.clone());
+            }
+        }
+    }
+    let (nccl, added) = (libnccl_cpu::nccl(), [(); 2].map(|()| Arc::new(Pairs::default())));
+    let adds = Arc::new(Adds(added[0].clone(), added[1].clone()));
+    let comm = Rc::new(alone(&nccl, &Config::new().observer(adds)));
+    OBSERVED.set(Some(comm.clone()));
+    run_groups(&nccl, &comm, |_| ());
+    for pairs in added {
+        assert_eq!(*pairs.wrong.lock().unwrap(), [""; 0]);
+        let [starts, _, ended] = *pairs.seen.lock().unwrap();
+        assert!(starts == ended && starts > 0, "{starts}");
     }
 }
 
@@ -389,7 +381,7 @@ fn panic_of_an_observer_does_no_harm() {
     nccl.group(|g| comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, g.stream(STREAM))).unwrap();
     assert_eq!(sum, [1; 2]);
     comm.destroy().unwrap();
-    // The one after it was told of everything.
+    // The one after it received every event.
     assert_eq!(diary.take().len(), 6);
 }
 
@@ -432,9 +424,9 @@ fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
     aborting.0.set(comm.abort_handle()).unwrap();
     let _ = comm.barrier(&mut [0_u8], STREAM);
     assert!(matches!(comm.barrier(&mut [0_u8], STREAM), Err(Error::Aborted { .. })));
-    let told = diary.take();
-    assert!(told.contains(&"rank 0 of 1: Aborted".to_owned()) && told[1] == "1 barrier", "{told:?}");
-    assert!(told.last().unwrap().starts_with("1 to 1"), "{told:?}");
+    let events = diary.take();
+    assert!(events.contains(&"rank 0 of 1: Aborted".to_owned()) && events[1] == "1 barrier", "{events:?}");
+    assert!(events.last().unwrap().starts_with("1 to 1"), "{events:?}");
 }
 
 #[test]
@@ -455,21 +447,7 @@ fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
 }
 
 #[test]
-fn watchdog_tells_of_a_communicator_that_stalls() {
-    let nccl = libnccl_cpu::nccl();
-    let diary = Arc::new(Diary::default());
-    let config = Config::new().timeout(Duration::from_secs(60)).observer(diary.clone());
-    let comms = init_in_group(&nccl, 2, &config).unwrap();
-    diary.take();
-    let watchdog = Watchdog::new(Duration::from_millis(50), |_| Answer::AbortAll).unwrap();
-    watchdog.watch(&comms[0]).unwrap();
-    // Rank 1 does not take part.
-    comms[0].barrier(&mut [0_u8], STREAM).unwrap_err();
-    assert_eq!(diary.take(), ["1 barrier", "rank 0 of 2: Stalled", "rank 0 of 2: Aborted", "1 to 1 failed"]);
-}
-
-#[test]
-fn observers_are_part_of_the_options_and_none_that_nccl_knows() {
+fn observers_are_part_of_the_options_but_not_passed_to_nccl() {
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     let config = Config::new().observer(observer.clone());
     assert_eq!(config, config.clone());
@@ -498,4 +476,16 @@ fn drop_of_a_communicator_survives_its_observers() {
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     (0..10_000).for_each(|_| comm.observe(observer.clone()));
     std::thread::Builder::new().stack_size(128 << 10).spawn(|| drop(comm)).unwrap().join().unwrap();
+}
+
+#[test]
+fn timeout_of_an_observed_operation_names_its_number_and_ends_it() {
+    let diary = Arc::new(Diary::default());
+    let config = Config::new().timeout(Duration::from_millis(400)).observer(diary.clone());
+    let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
+    diary.take();
+    let error = comms[0].barrier(&mut [0_u8], STREAM).unwrap_err().to_string();
+    assert!(error.starts_with("barrier, operation 1 on rank 0 of 2: not done after "), "{error}");
+    let expected = ["1 barrier", "rank 0 of 2: TimedOut", "rank 0 of 2: Aborted", "1 to 1 failed"];
+    assert_eq!(diary.take(), expected);
 }

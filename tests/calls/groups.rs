@@ -46,6 +46,11 @@ const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
         grouped(g, &f.comm)?;
         f.comm.send(send::<f32>(1), 9, g.stream(stream()))
     }),
+    ("a wrong argument that is ignored", None, "send: peer 9", |g, f| {
+        grouped(g, &f.comm)?;
+        let _ = f.comm.send(send::<f32>(1), 9, g.stream(stream()));
+        Ok(())
+    }),
     ("an error in an inner group", Some("ncclSend"), "ncclSend failed", |g, f| {
         grouped(g, &f.comm)?;
         g.group(|g| f.comm.send(send::<f32>(1), 0, g.stream(stream())))
@@ -69,7 +74,7 @@ fn failed_group_starts_nothing_and_returns_cause() {
     for (name, fails, text, fill) in FAILURES {
         let fixture = Fixture::new();
         if let Some(function) = fails {
-            fixture.fake.answer_once(function, 0, 6);
+            fixture.fake.set_code_once(function, 0, 6);
         }
         let error = fixture.nccl.group(|g| fill(g, &fixture)).unwrap_err();
         assert!(error.to_string().starts_with(text), "{name}: {error}");
@@ -122,12 +127,12 @@ fn operation_between_suspend_and_resume_is_refused() {
     let fixture = Fixture::new();
     let Fixture { fake, nccl, comm, .. } = &fixture;
     // Refused by NCCL, and by its absence.
-    fake.answer_once("ncclCommSuspend", 0, INVALID_USAGE);
+    fake.set_code_once("ncclCommSuspend", 0, INVALID_USAGE);
     comm.suspend().unwrap_err();
     work(comm).unwrap();
     // It may have freed some memory before it failed.
     for code in [SUCCESS, 1] {
-        fake.answer_once("ncclCommSuspend", 0, code);
+        fake.set_code_once("ncclCommSuspend", 0, code);
         assert_eq!(comm.suspend().is_ok(), code == SUCCESS);
         fake.take_started();
         for result in [work(comm), nccl.group(|g| grouped(g, comm)), comm.split(None, 0).init().map(drop)] {
@@ -149,9 +154,14 @@ fn operation_between_suspend_and_resume_is_refused() {
 #[test]
 fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();
-    let wrong = fixture.nccl.group(|g| fixture.comm.send(send::<f32>(1), 9, g.stream(stream())));
-    assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
-    fixture.fake.answer_once("ncclGroupStart", 0, 3);
+    for is_ignored in [false, true] {
+        let wrong = fixture.nccl.group(|g| {
+            let sent = fixture.comm.send(send::<f32>(1), 9, g.stream(stream()));
+            if is_ignored { Ok(()) } else { sent }
+        });
+        assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
+    }
+    fixture.fake.set_code_once("ncclGroupStart", 0, 3);
     assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::Nccl { .. })));
     fixture.fake.take_log();
     work(&fixture.comm).unwrap();
@@ -164,7 +174,7 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
     for code in [SUCCESS, 2] {
         let fixture = Fixture::new();
         let spare = fixture.spare();
-        fixture.fake.answer_once("ncclGroupEnd", 0, code);
+        fixture.fake.set_code_once("ncclGroupEnd", 0, code);
         let result = fixture.nccl.group(|g| {
             grouped(g, &fixture.comm)?;
             grouped(g, &spare)?;
@@ -186,7 +196,7 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
 fn group_end_in_progress_waits_for_all_members() {
     let fixture = Fixture::new();
     let spare = fixture.spare();
-    fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fixture.fake.set_async_states([IN_PROGRESS, SUCCESS, IN_PROGRESS], SUCCESS);
     fixture
         .nccl
@@ -204,7 +214,7 @@ fn group_end_in_progress_waits_for_all_members() {
 #[test]
 fn failed_simulation_fails_its_members() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
+    fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
     let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
     assert!(matches!(error, Error::Nccl { call: "ncclGroupSimulateEnd", .. }), "{error}");
     assert!(work(&fixture.comm).is_err());
@@ -223,25 +233,40 @@ fn failed_simulation_fails_its_members() {
 #[test]
 fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
-    let operations: [(&str, Fill); 12] = [
-        ("send", |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
-        ("recv", |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast", |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast_in_place", |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
-        ("all_to_all", |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
-        ("gather", |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
-        ("gather_in_place", |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("scatter", |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
-        ("scatter_in_place", |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("signal", |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
-        ("wait_signal", |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
-        ("init_in", |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
+    const SUM: ReduceOp = ReduceOp::Sum;
+    #[rustfmt::skip]
+    let operations: [(&str, bool, Fill); 20] = [
+        ("all_reduce", true, |g, f| grouped(g, &f.comm)),
+        ("all_reduce_in_place", true, |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), SUM, g.stream(stream()))),
+        ("reduce", true, |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), SUM, 0, g.stream(stream()))),
+        ("reduce_in_place", true, |g, f| f.comm.reduce_in_place(recv::<f32>(1), SUM, 0, g.stream(stream()))),
+        ("all_gather", true, |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream()))),
+        ("all_gather_in_place", true, |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream()))),
+        ("reduce_scatter", true, |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), SUM, g.stream(stream()))),
+        ("barrier", true, |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream()))),
+        ("send", false, |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
+        ("recv", false, |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast", false, |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast_in_place", false, |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
+        ("all_to_all", false, |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
+        ("gather", false, |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
+        ("gather_in_place", false, |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("scatter", false, |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
+        ("scatter_in_place", false, |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("signal", false, |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
+        ("wait_signal", false, |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
+        ("init_in", false, |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
     ];
-    for (name, fill) in operations {
+    for (name, is_simulated, fill) in operations {
         let fixture = Fixture::new();
-        let error = fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap_err();
-        assert!(matches!(error, Error::InvalidUsage { call, .. } if call == name), "{name}: {error}");
-        assert!(error.to_string().contains("NCCL does not simulate"), "{name}: {error}");
+        match fixture.nccl.simulate(|g| fill(g, &fixture)) {
+            Ok(estimate) => assert!(is_simulated && estimate == Some(12.5), "{name}: {estimate:?}"),
+            Err(error) => {
+                assert!(!is_simulated, "{name}: {error}");
+                assert!(matches!(error, Error::InvalidUsage { call, .. } if call == name), "{name}: {error}");
+                assert!(error.to_string().contains("NCCL does not simulate"), "{name}: {error}");
+            }
+        }
         // Nothing was queued, and the communicator has not failed.
         fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
         assert_eq!(fixture.fake.take_started(), [WORK], "{name}");
@@ -256,27 +281,6 @@ fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     assert!(matches!(window, Err(Error::InvalidUsage { call: "register_window", .. })), "{window:?}");
     drop(buffer);
     fixture.close("register_window");
-}
-
-#[test]
-fn operation_that_nccl_simulates_starts_nothing() {
-    let operations: [Fill; 8] = [
-        |g, f| grouped(g, &f.comm),
-        |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
-        |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
-        |g, f| f.comm.reduce_in_place(recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
-        |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream())),
-        |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream())),
-        |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
-        |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream())),
-    ];
-    for (number, fill) in operations.into_iter().enumerate() {
-        let fixture = Fixture::new();
-        assert_eq!(fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap(), Some(12.5), "{number}");
-        fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
-        assert_eq!(fixture.fake.take_started(), [WORK], "{number}");
-        fixture.close("simulated");
-    }
 }
 
 /// NCCL starts the operations of a nonblocking communicator, and of one with a single rank.
@@ -301,7 +305,7 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
 #[test]
 fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
     assert!(error.to_string().contains("NCCL has started the operations"), "{error}");
@@ -313,47 +317,48 @@ fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
 /// Drops, finishes and fails communicators that a group creates.
 #[test]
 fn pending_communicator_is_ended_once() {
-    let make = |fixture: &Fixture, config: &Config| {
-        fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(config).init_in(g))
-    };
     let named = Config::new().name("pending");
+    let begin = |fixture: &Fixture, g: &Group<'_, '_>| {
+        fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)
+    };
+    let make = |fixture: &Fixture| fixture.nccl.group(|g| begin(fixture, g));
     type Act<'a> = (&'a str, &'a dyn Fn(&Fixture));
-    let acts: [Act<'_>; 7] = [
-        ("dropped after the group", &|fixture| drop(make(fixture, &named).unwrap())),
-        ("finished", &|fixture| drop(make(fixture, &named).unwrap().finish().unwrap())),
-        ("dropped inside the group", &|fixture| {
-            fixture
-                .nccl
-                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g).map(drop))
-                .unwrap();
-        }),
-        ("finished inside the group", &|fixture| {
-            let finish = |g: &Group<'_, '_>| {
-                Ok(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?.finish().is_err())
-            };
-            assert!(fixture.nccl.group(finish).unwrap());
-        }),
-        ("with a group that fails", &|fixture| {
-            let mut pending = None;
-            let fill = |g: &Group<'_, '_>| {
-                pending = Some(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?);
+    let acts: [Act<'_>; 8] = [
+        ("dropped after the group", &|f| drop(make(f).unwrap())),
+        ("finished", &|f| drop(make(f).unwrap().finish().unwrap())),
+        ("dropped inside the group", &|f| f.nccl.group(|g| begin(f, g).map(drop)).unwrap()),
+        ("dropped inside another group", &|f| {
+            let pending = make(f).unwrap();
+            let fill = |_: &Group<'_, '_>| {
+                drop(pending);
                 own_error::<()>()
             };
-            assert!(fixture.nccl.group(fill).is_err());
+            f.nccl.group(fill).unwrap_err();
+        }),
+        ("finished inside the group", &|f| {
+            assert!(f.nccl.group(|g| Ok(begin(f, g)?.finish().is_err())).unwrap());
+        }),
+        ("with a group that fails", &|f| {
+            let mut pending = None;
+            let failed = f.nccl.group(|g| {
+                pending = Some(begin(f, g)?);
+                own_error::<()>()
+            });
+            failed.unwrap_err();
             assert!(matches!(pending.unwrap().finish(), Err(Error::InvalidUsage { .. })));
         }),
-        ("with a group whose end fails", &|fixture| {
-            fixture.fake.answer_once("ncclGroupEnd", 0, 6);
-            assert!(make(fixture, &named).is_err());
+        ("with a group whose end fails", &|f| {
+            f.fake.set_code_once("ncclGroupEnd", 0, 6);
+            make(f).map(drop).unwrap_err();
         }),
-        ("with a panic", &|fixture| {
+        ("with a panic", &|f| {
             let fill = || {
-                fixture.nccl.group(|g| {
-                    let _pending = fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?;
+                f.nccl.group(|g| {
+                    let _pending = begin(f, g)?;
                     panic!("on purpose") as Result<()>
                 })
             };
-            assert!(catch_unwind(AssertUnwindSafe(fill)).is_err());
+            catch_unwind(AssertUnwindSafe(fill)).unwrap_err();
         }),
     ];
     for (name, act) in acts {
@@ -368,7 +373,7 @@ fn pending_communicator_is_ended_once() {
 #[test]
 fn pending_communicator_finish_waits_while_in_progress() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     pending.finish().unwrap();
@@ -379,23 +384,15 @@ fn pending_communicator_finish_waits_while_in_progress() {
 /// In 2.23.4 to 2.32.3, a failed initialisation leaves the thread in a group.
 #[test]
 fn group_left_open_by_failed_init_is_closed() {
-    let timeless = Config::new().min_ctas(1);
+    let options = Config::new().min_ctas(1);
     type Act<'a> = (&'static str, &'a dyn Fn(&Fixture) -> Result<()>);
-    let acts: [Act<'_>; 5] = [
-        ("ncclCommInitRank", &|fixture| fixture.nccl.communicator(4, 2, &id(1)).init().map(drop)),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init().map(drop)
-        }),
-        ("ncclCommInitAll", &|fixture| fixture.nccl.init_all(&[0]).map(drop)),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture
-                .nccl
-                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g))
-                .map(drop)
-        }),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture.nccl.group(|g| {
-                let _ = fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g);
+    let acts: [Act<'_>; 4] = [
+        ("ncclCommInitRank", &|f| f.nccl.communicator(4, 2, &id(1)).init().map(drop)),
+        ("ncclCommInitRankConfig", &|f| f.nccl.communicator(4, 2, &id(1)).config(&options).init().map(drop)),
+        ("ncclCommInitAll", &|f| f.nccl.init_all(&[0]).map(drop)),
+        ("ncclCommInitRankConfig", &|f| {
+            f.nccl.group(|g| {
+                let _ = f.nccl.communicator(4, 2, &id(1)).config(&options).init_in(g);
                 Ok(())
             })
         }),
@@ -403,7 +400,7 @@ fn group_left_open_by_failed_init_is_closed() {
     for (number, (function, act)) in acts.into_iter().enumerate() {
         let fixture = Fixture::new();
         fixture.fake.leave_group_open_on_failed_init();
-        fixture.fake.answer_once(function, 0, 1);
+        fixture.fake.set_code_once(function, 0, 1);
         let error = act(&fixture).unwrap_err();
         assert!(matches!(error, Error::Nccl { call, .. } if call == function), "{error}");
         work(&fixture.comm).unwrap();

@@ -3,10 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::MemorySpace;
-use libnccl::communicator::ShrinkMode;
-use libnccl::config::CollectiveConfig;
-use libnccl::{CallOptions, Communicator, Config, Error, ReduceOp, Result};
+use libnccl::communicator::{Health, ShrinkMode};
+use libnccl::window::WindowFlags;
+use libnccl::{Communicator, Config, Error, Nccl, Result};
 use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
 use libnccl_test_support::init_in_group;
 
@@ -19,7 +18,7 @@ fn timed() -> Config {
 }
 
 /// Creates a fake library and a nonblocking communicator.
-fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
+fn nonblocking() -> (FakeNccl, Nccl, Communicator) {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
     let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
@@ -34,26 +33,17 @@ fn aborts(fake: &FakeNccl) -> usize {
 #[test]
 fn ranks_of_a_group_are_waited_for() {
     let fake = FakeNccl::new();
-    fake.set_host_memory(true);
     let nccl = fake.nccl();
-    assert_eq!(nccl.memory_space(), MemorySpace::Host);
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
-    let comms = init_in_group(&nccl, 2, &timed()).unwrap();
-    let names = |fake: &FakeNccl| -> Vec<_> {
-        let log = fake.take_log();
-        let names = log.iter().map(|call| call.split('(').next().unwrap_or_default().to_string());
-        // The memory space is asked for again and again: the program may load CUDA.
-        names.filter(|name| name != "ncclParamGetParameter").collect()
-    };
-    let start = ["ncclGetUniqueId", "ncclGroupStart", "ncclCommInitRankConfig", "ncclCommInitRankConfig"];
-    let log = names(&fake);
-    assert_eq!(log[..5], [&start[..], &["ncclGroupEnd"]].concat(), "{log:?}");
-    assert_eq!(log.iter().filter(|name| *name == "ncclCommGetAsyncError").count(), 3);
-    drop(comms);
-    fake.take_log();
+    drop(init_in_group(&nccl, 2, &timed()).unwrap());
+    let mut log = fake.take_log();
+    log.retain(|call| !call.starts_with("ncclParamGetParameter"));
+    let init = |rank| format!("ncclCommInitRankConfig(&, 2, id9, {rank}, {{blocking=0}})");
+    assert_eq!(log[..5], ["ncclGetUniqueId(&)", "ncclGroupStart()", &init(0), &init(1), "ncclGroupEnd()"]);
+    assert_eq!(log.iter().filter(|call| call.contains("AsyncError")).count(), 3);
 
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     let error = init_in_group(&nccl, 3, &timed()).unwrap_err();
     assert!(matches!(error, Error::Timeout { call: "init_in", .. }), "{error}");
@@ -61,48 +51,33 @@ fn ranks_of_a_group_are_waited_for() {
     fake.assert_clean("init_in");
 }
 
-/// Nothing ends its work here, so the buffers are in use until it is complete.
+/// Nothing ends the work of a borrowed communicator, so the buffers are in use until it is complete. The timeout of the group
+/// ends it for the communicators that can be aborted.
 #[test]
 fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
-    let (fake, nccl, owner) = nonblocking();
-    let send_in_group = |comm: &Communicator| {
-        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-        fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
-        fake.set_async_error_delay(Duration::from_millis(1));
-        nccl.group(|g| {
-            g.timeout(Duration::from_millis(10));
-            comm.send(send::<f32>(1), 0, g.stream(stream()))
-        })
-    };
-    // SAFETY: live, and used by nothing else as long as it is borrowed.
-    unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), send_in_group) }.unwrap();
-    assert_eq!(fake.async_states_left(), 0);
-    drop(owner);
-    fake.assert_clean("borrowed");
-}
-
-/// The timeout ends the group for the communicators that can be aborted. The buffers of the borrowed one are still in use.
-#[test]
-fn borrowed_communicator_is_waited_for_when_another_one_of_its_group_times_out() {
-    let (fake, nccl, comm) = nonblocking();
-    let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
-    fake.take_log();
-    let in_one_group = |borrowed: &Communicator| {
-        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-        fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
-        fake.set_async_error_delay(Duration::from_millis(1));
-        nccl.group(|g| {
-            g.timeout(Duration::from_millis(10));
-            comm.send(send::<f32>(1), 0, g.stream(stream()))?;
-            borrowed.recv(recv::<f32>(1), 0, g.stream(stream()))
-        })
-    };
-    // SAFETY: live, and used by nothing else as long as it is borrowed.
-    let ended = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), in_one_group) };
-    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
-    assert_eq!((fake.async_states_left(), aborts(&fake)), (0, 1));
-    drop(owner);
-    fake.assert_clean("borrowed beside another");
+    for is_alone in [true, false] {
+        let (fake, nccl, comm) = nonblocking();
+        let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
+        fake.take_log();
+        let in_one_group = |borrowed: &Communicator| {
+            fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
+            fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
+            fake.set_async_error_delay(Duration::from_millis(1));
+            nccl.group(|g| {
+                g.timeout(Duration::from_millis(10));
+                if !is_alone {
+                    comm.send(send::<f32>(1), 0, g.stream(stream()))?;
+                }
+                borrowed.recv(recv::<f32>(1), 0, g.stream(stream()))
+            })
+        };
+        // SAFETY: live, and used by nothing else as long as it is borrowed.
+        let ended = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), in_one_group) };
+        assert!(is_alone && ended.is_ok() || matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+        assert_eq!((fake.async_states_left(), aborts(&fake)), (0, usize::from(!is_alone)));
+        drop((comm, owner));
+        fake.assert_clean("borrowed");
+    }
 }
 
 /// On host memory, a group that fails may have started some of its operations.
@@ -113,7 +88,7 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
     let nccl = fake.nccl();
     let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
     fake.take_log();
-    fake.answer_once("ncclGroupEnd", 0, 3);
+    fake.set_code_once("ncclGroupEnd", 0, 3);
     fake.set_async_states([], IN_PROGRESS);
     let mut received = [0.0_f32];
     nccl.group(|g| comm.recv(&mut received, 0, g.stream(stream()))).unwrap_err();
@@ -126,7 +101,7 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
 fn communicator_after_timeout_is_aborted() {
     let (fake, nccl, comm) = nonblocking();
     let halves = comm.pre_mul_sum(0.5_f32).unwrap();
-    fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+    fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     assert!(matches!(comm.all_reduce_in_place(recv(1), &halves, stream()), Err(Error::Timeout { .. })));
     fake.take_log();
@@ -152,34 +127,10 @@ fn timeout_has_no_text_that_may_be_of_another_communicator() {
     for text in [ErrorText::Plain, ErrorText::Changing] {
         let (fake, _, comm) = nonblocking();
         fake.set_error_text(text);
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let Err(Error::Timeout { detail, .. }) = work(&comm) else { panic!("{text:?}") };
         assert_eq!(&*detail, "", "{text:?}");
-    }
-}
-
-#[test]
-fn child_created_after_the_call_is_returned() {
-    type Make = fn(&Communicator) -> Result<Option<Communicator>>;
-    let makes: [Make; 2] = [
-        |comm| comm.split(Some(1), 0).init(),
-        |comm| comm.shrink(&[0], ShrinkMode::Default).init().map(Some),
-    ];
-    for (make, answer) in makes.iter().flat_map(|make| [(make, IN_PROGRESS), (make, SUCCESS)]) {
-        let (fake, _, comm) = nonblocking();
-        for function in ["ncclCommSplit", "ncclCommShrink"] {
-            fake.answer_once(function, 0, answer);
-        }
-        fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-        let child = make(&comm).unwrap().unwrap();
-        // The child has its parent's timeout.
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
-        fake.set_async_states([], IN_PROGRESS);
-        assert!(matches!(work(&child), Err(Error::Timeout { .. })));
-        fake.set_async_states([], SUCCESS);
-        drop((child, comm));
-        fake.assert_clean("late");
     }
 }
 
@@ -187,7 +138,7 @@ fn child_created_after_the_call_is_returned() {
 #[test]
 fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();
-    fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
+    fake.set_code_once("ncclCommSplit", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     assert!(matches!(comm.split(Some(1), 0).init(), Err(Error::Timeout { .. })));
     drop(comm);
@@ -214,14 +165,16 @@ fn child_made_during_the_abort_of_its_parent_is_ended_too() {
         let parent = fake.nccl().communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let handle = parent.abort_handle();
         for function in ["ncclCommSplit", "ncclCommShrink", "ncclCommGrow"] {
-            fake.answer_once(function, 0, IN_PROGRESS);
+            fake.set_code_once(function, 0, IN_PROGRESS);
         }
         fake.set_async_states([], IN_PROGRESS);
         thread::scope(|scope| {
             let fake = &fake;
             scope.spawn(move || {
                 fake.attach();
-                thread::sleep(TIMEOUT);
+                while handle.health() != Health::Busy {
+                    thread::yield_now();
+                }
                 handle.abort().unwrap();
             });
             let made = make(&parent);
@@ -240,50 +193,6 @@ fn revoked_communicator_is_destroyed_without_finalization() {
     comm.destroy().unwrap();
     assert!(!fake.calls().contains(&"ncclCommFinalize"));
     fake.assert_clean("revoked");
-}
-
-/// NCCL's own thread reads the options.
-#[test]
-fn collective_options_outlive_the_wait() {
-    let (fake, _, comm) = nonblocking();
-    fake.answer_once("ncclAllReduceConfig", 0, IN_PROGRESS);
-    fake.set_async_states([IN_PROGRESS], SUCCESS);
-    let options = CollectiveConfig::new().min_ctas(3).alg_selection("ring");
-    comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, CallOptions::on(stream()).config(&options))
-        .unwrap();
-    drop(comm);
-    fake.assert_clean("options");
-}
-
-// Regression: nccl4py closes resources on a hanging communicator before it aborts.
-#[test]
-fn abort_handle_ends_a_wait() {
-    for _ in 0..20 {
-        let fake = FakeNccl::new();
-        let nccl = fake.nccl();
-        let config = Config::new().timeout(Duration::from_secs(20));
-        let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
-        fake.set_async_states([], IN_PROGRESS);
-        // Makes the abort come while the owner is inside NCCL.
-        fake.set_async_error_delay(Duration::from_micros(300));
-        let handles = [comm.abort_handle(), comm.abort_handle()];
-        thread::scope(|scope| {
-            for handle in handles {
-                let fake = &fake;
-                scope.spawn(move || {
-                    fake.attach();
-                    thread::sleep(Duration::from_millis(2));
-                    handle.abort().unwrap();
-                });
-            }
-            assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
-        });
-        assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
-        drop(comm);
-        assert_eq!(aborts(&fake), 1);
-        fake.assert_clean("aborted");
-    }
 }
 
 /// At any time, at most one thread is inside NCCL, and exactly one ends the communicator.
@@ -339,57 +248,33 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     fixture.close("abort in a group");
 }
 
-/// NCCL returns success, and a thread of its own does the rest.
+/// NCCL returns success, and its own thread does the rest, at which it writes handles.
 #[test]
-fn management_call_of_nonblocking_communicator_waits_after_success() {
-    let calls: [fn(&Communicator) -> Result<()>; 4] = [
-        Communicator::suspend,
-        Communicator::resume,
-        |comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
-        |comm| comm.grow(5, None).init().map(drop),
+fn call_of_nonblocking_communicator_waits_after_success() {
+    type Call = fn(&Nccl, &Communicator) -> Result<()>;
+    let calls: [Call; 8] = [
+        |_, comm| comm.suspend(),
+        |_, comm| comm.resume(),
+        |_, comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
+        |_, comm| comm.shrink(&[0], ShrinkMode::Default).init().map(drop),
+        |_, comm| comm.grow(5, None).init().map(drop),
+        |nccl, _| nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().map(drop),
+        // With `NCCL_COMM_BLOCKING=0`.
+        |nccl, _| nccl.communicator(4, 2, &id(1)).init().map(drop),
+        |nccl, comm| {
+            let mut buffer = nccl.alloc::<f32>(1024)?;
+            // SAFETY: the fake has no other ranks.
+            let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
+            assert!(window.is_active());
+            Ok(())
+        },
     ];
     for call in calls {
-        let (fake, _, comm) = nonblocking();
+        let (fake, nccl, comm) = nonblocking();
         fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-        call(&comm).unwrap();
+        call(&nccl, &comm).unwrap();
         assert_eq!(fake.async_states_left(), 0);
         drop(comm);
         fake.assert_clean("after a success");
     }
-}
-
-#[test]
-fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
-    let (fake, nccl, comm) = nonblocking();
-    let mut buffer = nccl.alloc::<f32>(1024).unwrap();
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    // SAFETY: the fake has no other ranks.
-    let window = unsafe { comm.register_window(&mut buffer, libnccl::window::WindowFlags::DEFAULT) }.unwrap();
-    assert!(window.is_active());
-    drop(window);
-    drop(comm);
-    fake.assert_clean("window");
-}
-
-/// The call writes the handle at once, and NCCL's own thread again when the communicator is complete.
-#[test]
-fn grown_communicator_is_written_twice_to_live_memory() {
-    let (fake, nccl, comm) = nonblocking();
-    fake.set_async_states([SUCCESS, IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(comm.grow(5, None).init().unwrap());
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().unwrap());
-    drop(comm);
-    fake.assert_clean("grown");
-}
-
-/// With `NCCL_COMM_BLOCKING=0`.
-#[test]
-fn init_that_returns_success_in_progress_is_waited_for() {
-    let fake = FakeNccl::new();
-    let nccl = fake.nccl();
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.communicator(4, 2, &id(1)).init().unwrap());
-    assert_eq!(fake.async_states_left(), 0);
-    fake.assert_clean("init");
 }

@@ -1,25 +1,25 @@
 //! Buffers and streams of NVIDIA's crate cuda-core in operations.
-#![allow(unsafe_code)] // Memory that is allocated on a stream, and a view without a guard.
+#![allow(unsafe_code)] // Memory that is allocated on a stream.
 
 #[path = "../cuda_crate/mod.rs"]
 mod cuda_crate;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
-use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks, run_unchecked};
+use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks};
 use libnccl::buffer::{Buffer, BufferMut};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Element, Error, ReduceOp, Slice, SliceMut, StreamRef};
+use libnccl::{Error, ReduceOp, StreamRef};
 
 enum CudaCore {}
 
-impl<T: Element> Memory<T> for DeviceBuffer<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T> {
+impl Memory for DeviceBuffer<f32> {
+    fn send(&self) -> impl Buffer<'_, Element = f32> {
         self
     }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
         self
     }
 }
@@ -28,7 +28,6 @@ impl CudaCrate for CudaCore {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = DeviceBuffer<f32>;
-    type Bytes = DeviceBuffer<u8>;
 
     const SHARES_A_DEVICE: bool = true;
 
@@ -53,12 +52,6 @@ impl CudaCrate for CudaCore {
         buffer.copy_from_host(stream, values).unwrap();
         buffer
     }
-    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> DeviceBuffer<u8> {
-        // SAFETY: as above.
-        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, bytes.len()) }.unwrap();
-        buffer.copy_from_host(stream, bytes).unwrap();
-        buffer
-    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
         // SAFETY: as above.
         let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
@@ -67,10 +60,6 @@ impl CudaCrate for CudaCore {
     }
     fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
         // cuda-core refuses to read on one stream while another one writes.
-        stream.context().synchronize().unwrap();
-        buffer.to_host_vec(stream).unwrap()
-    }
-    fn read_bytes(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<u8>) -> Vec<u8> {
         stream.context().synchronize().unwrap();
         buffer.to_host_vec(stream).unwrap()
     }
@@ -87,7 +76,6 @@ fn main() -> ExitCode {
     cuda_crate::main::<CudaCore>(&[
         (Needs::OneDevice, one_device),
         (Needs::TwoDevices, cases![view_of_another_device_is_invalid_argument]),
-        (Needs::StandIn, cases![memory_without_guards_is_a_race]),
     ])
 }
 
@@ -148,16 +136,12 @@ fn views_are_sent() {
         let peer = 1 - rank.comm.rank();
         let send = CudaCore::upload(&rank.other, &(0..1000).map(|number| number as f32).collect::<Vec<_>>());
         let [mut first, mut second] = [100, 200].map(|length| CudaCore::zeros(&rank.stream, length));
+        let view = send.slice(800..1000).unwrap();
         rank.be_late();
         rank.nccl
             .group(|g| {
                 rank.comm.send(send.slice(0..100).unwrap(), peer, g.stream(&rank.stream))?;
-                rank.comm.recv(&mut first, peer, g.stream(&rank.stream))
-            })
-            .unwrap();
-        let view = send.slice(800..1000).unwrap();
-        rank.nccl
-            .group(|g| {
+                rank.comm.recv(&mut first, peer, g.stream(&rank.stream))?;
                 rank.comm.send(&view, peer, g.stream(&rank.stream))?;
                 rank.comm.recv(&mut second, peer, g.stream(&rank.stream))
             })
@@ -201,35 +185,5 @@ fn captured_operation_leaves_the_buffer_free() {
             assert_eq!(sys::cuGraphDestroy(graph), 0);
         }
         assert_eq!(buffer.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
-    });
-}
-
-// What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
-// return an error from then on.
-fn memory_without_guards_is_a_race() {
-    // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would
-    // discard the other rank's operation before it runs.
-    let both = Barrier::new(2);
-    run_unchecked::<CudaCore>(6, |rank| {
-        // SAFETY: its values do not matter.
-        let send = unsafe { DeviceBuffer::<f32>::uninitialized_async(&rank.other, LENGTH) }.unwrap();
-        let (address, length, _) = send.into_raw_parts();
-        let recv = CudaCore::zeros(&rank.stream, LENGTH);
-        rank.context.synchronize().unwrap();
-        rank.be_late();
-        // SAFETY: memory of as many elements. That of `send` is freed too early, which the stand-in for CUDA reports.
-        let (from, to) = unsafe {
-            (
-                Slice::from_device_ptr(address as *const f32, length),
-                SliceMut::from_device_ptr(recv.cu_deviceptr() as *mut f32, LENGTH),
-            )
-        };
-        let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
-        // SAFETY: as above: this is the free that lacks an order.
-        let freed = unsafe { cuda_core::memory::free_async(address, rank.other.cu_stream()) };
-        both.wait();
-        let synchronized = rank.context.synchronize();
-        both.wait();
-        assert!(freed.is_err() || synchronized.is_err(), "a free without an order is an error");
     });
 }

@@ -1,4 +1,4 @@
-//! Buffers and streams of a CUDA crate in operations, on the stand-in for CUDA and the CPU backend of NCCL. Each
+//! Buffers and streams of a CUDA crate in operations, on the CUDA emulation and the CPU backend of NCCL. Each
 //! missing order of two accesses is an error there.
 //!
 //! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
@@ -11,13 +11,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
+use libnccl::buffer::{Buffer, BufferMut, MemorySpace};
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
+use libnccl::{Communicator, Context, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
-pub(crate) use libraries::{is_stand_in, run_with_libraries};
+pub(crate) use libraries::{is_emulated, run_with_libraries};
 
 /// A timeout that is never reached.
 const LONG: Duration = Duration::from_secs(60);
@@ -29,8 +29,7 @@ pub(crate) const LENGTH: usize = 1 << 16;
 pub(crate) trait CudaCrate: 'static {
     type Context: Context;
     type Stream: Stream;
-    type Buffer: Memory<f32>;
-    type Bytes: Memory<u8>;
+    type Buffer: Memory;
 
     /// Ranks that are threads can share a device, and thus a context.
     const SHARES_A_DEVICE: bool;
@@ -44,18 +43,16 @@ pub(crate) trait CudaCrate: 'static {
     fn synchronize(context: &Self::Context) -> Result<(), String>;
     /// Copies values to memory that is allocated and freed on the stream.
     fn upload(stream: &Self::Stream, values: &[f32]) -> Self::Buffer;
-    fn upload_bytes(stream: &Self::Stream, bytes: &[u8]) -> Self::Bytes;
     /// Allocates memory on the stream, and writes zeros there.
     fn zeros(stream: &Self::Stream, length: usize) -> Self::Buffer;
     /// Reads on the stream, after the work on the buffer.
     fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
-    fn read_bytes(stream: &Self::Stream, buffer: &Self::Bytes) -> Vec<u8>;
 }
 
 /// A buffer of such a crate.
-pub(crate) trait Memory<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T>;
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T>;
+pub(crate) trait Memory {
+    fn send(&self) -> impl Buffer<'_, Element = f32>;
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32>;
 }
 
 /// Cases, by their names; of functions that are generic, with their parameter.
@@ -77,7 +74,7 @@ pub(crate) enum Needs {
     /// A device that the ranks can share.
     OneDevice,
     TwoDevices,
-    StandIn,
+    Emulation,
 }
 
 /// Runs the cases of all crates and these, in a process that has the libraries: the dynamic linker reads its variable at
@@ -89,7 +86,7 @@ pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
     let has = |needs| match needs {
         Needs::OneDevice => C::SHARES_A_DEVICE || C::devices() >= 2,
         Needs::TwoDevices => C::devices() >= 2,
-        Needs::StandIn => is_stand_in(),
+        Needs::Emulation => is_emulated(),
     };
     let mut trials = Vec::new();
     for (needs, cases) in common_cases::<C>().iter().chain(own) {
@@ -111,8 +108,6 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         buffers_of_the_operations_stream_are_summed,
         buffers_of_other_streams_are_summed,
         buffers_dropped_straight_after_the_call_are_summed,
-        bytes_of_a_type_known_at_run_time_are_summed,
-        bytes_that_are_no_elements_are_invalid_argument,
         buffers_of_a_group_may_be_dropped_after_it,
         pre_mul_sum_of_buffers_of_other_streams_has_its_value,
         memory_of_nccl_is_allocated_on_the_context,
@@ -129,11 +124,8 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         memory_of_nccl_on_another_device_is_invalid_argument,
     ];
     // NCCL on one host does not notice that a peer is gone.
-    let stand_in = cases![C:
-        synchronize_ends_with_an_error_when_a_peer_aborts,
-        failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_asked,
-    ];
-    [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::StandIn, stand_in)]
+    let emulated = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
+    [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::Emulation, emulated)]
 }
 
 pub(crate) struct Rank<C: CudaCrate> {
@@ -194,7 +186,7 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
                 let comm = comm.unwrap();
                 assert_eq!(comm.device(), device(rank) as i32);
                 let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
-                if !is_stand_in() {
+                if !is_emulated() {
                     // NCCL connects ranks in the first operation, whose call waits for the other rank.
                     let mut buffer = C::zeros(&other, 1);
                     comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream).unwrap();
@@ -242,33 +234,6 @@ fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
         drop((send, unused));
         rank.overwrite_free_memory();
         assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
-    });
-}
-
-/// The buffers are dropped straight after the call too: their guards are kept as those of typed buffers are.
-fn bytes_of_a_type_known_at_run_time_are_summed<C: CudaCrate>() {
-    let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
-    run_ranks::<C>(0, |rank| {
-        let send = C::upload_bytes(&rank.other, &bytes(rank.comm.rank() as i32 + 1000));
-        let mut recv = C::upload_bytes(&rank.other, &bytes(0));
-        let data_type: DataType = "int32".parse().unwrap();
-        let (from, to) = (AnyBuffer::new(data_type, send.send()), AnyBuffer::new(data_type, recv.recv()));
-        rank.be_late();
-        rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
-        drop(send);
-        rank.overwrite_free_memory();
-        assert_eq!(C::read_bytes(&rank.other, &recv), bytes(2001));
-    });
-}
-
-fn bytes_that_are_no_elements_are_invalid_argument<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let mut bytes = C::upload_bytes(&rank.other, &[1; 10]);
-        let floats = AnyBuffer::new(DataType::Float32, bytes.recv());
-        let error = rank.comm.all_reduce_in_place(floats, ReduceOp::Sum, &rank.stream).unwrap_err();
-        let expected = "all_reduce_in_place: 10 bytes are not a multiple of 4, the size of float";
-        assert_eq!(error.to_string(), expected);
-        assert_eq!(C::read_bytes(&rank.other, &bytes), [1; 10]);
     });
 }
 
@@ -370,36 +335,6 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
     });
 }
 
-/// The failure makes the calls of CUDA fail for all communicators of the device.
-fn failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_asked<C: CudaCrate>() {
-    // Unchecked: if the operation fails before its call has ended, the guard of the buffer leaves an error in cudarc's context.
-    run_unchecked::<C>(0, |rank| {
-        let other = rank.comm.split(Some(0), 0).init().unwrap().unwrap();
-        let mut buffer = C::zeros(&rank.stream, LENGTH + rank.comm.rank());
-        other.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        let error = other.synchronize(&rank.stream, LONG).unwrap_err();
-        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
-        let of_communicator = rank.comm.synchronize(&rank.stream, LONG).unwrap_err().to_string();
-        assert!(
-            of_communicator.starts_with("synchronize: the stream cannot be queried: "),
-            "{of_communicator}"
-        );
-        let of_stream = rank.stream.is_complete().unwrap_err().to_string();
-        for text in [of_communicator, of_stream] {
-            for part in [
-                "cuStreamQuery returned 719: an operation of NCCL failed on this device: ncclAllReduce(count ",
-                ": the ranks called ncclAllReduce with different counts",
-                &format!("; comm 0x{:x} rank {} nranks 2", other.as_raw().addr(), rank.comm.rank()),
-                "; LIBNCCL_CPU_FAILURES=report keeps such failures out of CUDA's calls",
-            ] {
-                assert!(text.contains(part), "{part:?} in {text}");
-            }
-        }
-        other.abort().unwrap();
-        rank.comm.synchronize(&rank.stream, LONG).unwrap();
-    });
-}
-
 fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
     run_ranks::<C>(0, |rank| {
         let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
@@ -452,7 +387,7 @@ fn synchronize_returns_when_the_streams_work_is_done<C: CudaCrate>() {
         let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
         rank.be_late();
         rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        // Another device is current when the stream is asked, if there is one.
+        // Another device is current when the stream is queried, if there is one.
         C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
         rank.comm.synchronize(&rank.stream, LONG).unwrap();
         assert!(rank.stream.is_complete().unwrap());
@@ -495,7 +430,7 @@ fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
                 panic!("{text}")
             };
             assert!(elapsed >= TIMEOUT, "{text}");
-            assert!(!is_stand_in() || detail.contains("for rank 1 (process "), "{text}");
+            assert!(!is_emulated() || detail.contains("for rank 1 (process "), "{text}");
             // The abort has ended the work.
             while !rank.stream.is_complete().unwrap_or(true) {
                 thread::sleep(Duration::from_millis(1));

@@ -8,21 +8,21 @@ use std::process::ExitCode;
 use std::sync::{Arc, Barrier, Mutex};
 
 use cuda_crate::{
-    CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_stand_in, run_ranks, run_unchecked,
+    CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_emulated, run_ranks, run_unchecked,
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Communicator, Context, DataType, Element, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
+use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
 enum Cudarc {}
 
-impl<T: Element> Memory<T> for CudaSlice<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T> {
+impl Memory for CudaSlice<f32> {
+    fn send(&self) -> impl Buffer<'_, Element = f32> {
         self
     }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
         self
     }
 }
@@ -31,7 +31,6 @@ impl CudaCrate for Cudarc {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = CudaSlice<f32>;
-    type Bytes = CudaSlice<u8>;
 
     // It copies from and to pageable memory, which waits with the context locked: the other rank needs it for its call.
     const SHARES_A_DEVICE: bool = false;
@@ -54,16 +53,10 @@ impl CudaCrate for Cudarc {
     fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
         stream.clone_htod(values).unwrap()
     }
-    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> CudaSlice<u8> {
-        stream.clone_htod(bytes).unwrap()
-    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
         stream.alloc_zeros(length).unwrap()
     }
     fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
-        stream.clone_dtoh(buffer).unwrap()
-    }
-    fn read_bytes(stream: &Arc<CudaStream>, buffer: &CudaSlice<u8>) -> Vec<u8> {
         stream.clone_dtoh(buffer).unwrap()
     }
 }
@@ -75,23 +68,21 @@ fn main() -> ExitCode {
     if let Some(code) = cuda_crate::run_with_libraries() {
         return code;
     }
-    if is_stand_in() {
+    if is_emulated() {
         *EARLY.lock().unwrap() = Nccl::load().unwrap().init_all(&[0, 1]).unwrap();
     }
     let two_devices = cases![
-        slice_reused_on_its_own_stream_after_the_call_is_summed,
         views_are_sent_and_received,
         views_of_bytes_are_aligned,
-        views_in_a_group_are_ordered_until_its_end,
+        bytes_of_a_type_known_at_run_time_are_summed,
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
         captured_operation_takes_no_slice_but_memory_of_nccl,
-        operation_in_a_capture_that_has_failed_says_so,
     ];
-    let stand_in =
+    let emulated =
         cases![communicators_from_before_cuda_is_loaded_work_on_devices, views_without_guards_are_a_race];
     cuda_crate::main::<Cudarc>(&[
-        (Needs::StandIn, stand_in),
+        (Needs::Emulation, emulated),
         (Needs::OneDevice, cases![id_is_that_of_cudarc]),
         (Needs::TwoDevices, two_devices),
     ])
@@ -110,19 +101,6 @@ fn communicators_from_before_cuda_is_loaded_work_on_devices() {
                 comm.destroy().unwrap();
             });
         }
-    });
-}
-
-fn slice_reused_on_its_own_stream_after_the_call_is_summed() {
-    run_ranks::<Cudarc>(0, |rank| {
-        let mut buffer = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
-        let mut sums = rank.stream.alloc_zeros::<f32>(LENGTH).unwrap();
-        rank.be_late();
-        rank.comm.all_reduce(&buffer, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
-        rank.other.memset_zeros(&mut buffer).unwrap();
-        rank.comm.broadcast_in_place(&mut buffer, 0, &rank.stream).unwrap();
-        assert_eq!(rank.stream.clone_dtoh(&sums).unwrap(), [3.0; LENGTH]);
-        assert_eq!(rank.other.clone_dtoh(&buffer).unwrap(), [0.0; LENGTH]);
     });
 }
 
@@ -157,24 +135,18 @@ fn views_of_bytes_are_aligned() {
     });
 }
 
-fn views_in_a_group_are_ordered_until_its_end() {
+/// The buffers are dropped straight after the call: their guards are kept as those of typed buffers are.
+fn bytes_of_a_type_known_at_run_time_are_summed() {
     run_ranks::<Cudarc>(0, |rank| {
-        let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
-        let mut recv = rank.other.alloc_zeros::<f32>(LENGTH).unwrap();
-        let (peer, half) = (1 - rank.comm.rank(), LENGTH / 2);
+        let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
+        let send = rank.other.clone_htod(&bytes(rank.comm.rank() as i32 + 1000)).unwrap();
+        let mut recv = rank.other.clone_htod(&bytes(0)).unwrap();
+        let (from, to) = (AnyBuffer::new(DataType::Int32, &send), AnyBuffer::new(DataType::Int32, &mut recv));
         rank.be_late();
-        let (first, second) = recv.split_at_mut(half);
-        rank.nccl
-            .group(|g| {
-                rank.comm.send(send.slice(..half), peer, g.stream(&rank.stream))?;
-                rank.comm.recv(first, peer, g.stream(&rank.stream))?;
-                rank.comm.send(send.slice(half..), peer, g.stream(&rank.stream))?;
-                rank.comm.recv(second, peer, g.stream(&rank.stream))
-            })
-            .unwrap();
+        rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
         drop(send);
         rank.overwrite_free_memory();
-        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), [(peer + 1) as f32; LENGTH]);
+        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), bytes(2001));
     });
 }
 
@@ -259,39 +231,6 @@ fn captured_operation_takes_no_slice_but_memory_of_nccl() {
         rank.comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, &rank.stream).unwrap();
         rank.comm.all_reduce(&sums, &mut slice, ReduceOp::Max, &rank.stream).unwrap();
         assert_eq!(rank.stream.clone_dtoh(&slice).unwrap(), [6.0; 8]);
-    });
-}
-
-/// The error named the CUDA function that NCCL's operation begins with, and not what had happened before.
-fn operation_in_a_capture_that_has_failed_says_so() {
-    run_ranks::<Cudarc>(0, |rank| {
-        rank.context.make_current().unwrap();
-        let [mut one, mut two] = [(); 2].map(|()| rank.nccl.alloc::<f32>(8).unwrap());
-        let (comm, nccl, peer) = (&rank.comm, &rank.nccl, 1 - rank.comm.rank());
-        type Buffers<'a> = [&'a mut libnccl::NcclBuffer<f32>; 2];
-        type Call<'a> = &'a dyn Fn(Buffers) -> libnccl::Result<()>;
-        let calls: [Call; 5] = [
-            &|[one, _]| comm.all_reduce_in_place(one, ReduceOp::Sum, &rank.stream),
-            &|[one, two]| comm.all_gather(one.get(..4).unwrap(), two, &rank.stream),
-            &|[one, _]| comm.send(&*one, peer, &rank.stream),
-            &|[one, _]| comm.broadcast_in_place(one, 0, &rank.stream),
-            // It fails the communicator, as the facade's groups do.
-            &|[one, two]| {
-                nccl.group(|g| {
-                    comm.send(&*one, peer, g.stream(&rank.other))?;
-                    comm.recv(two, peer, g.stream(&rank.stream))
-                })
-            },
-        ];
-        for (number, call) in calls.iter().enumerate() {
-            rank.context.synchronize().unwrap();
-            rank.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
-            rank.context.synchronize().expect_err("a capture forbids it");
-            let error = call([&mut one, &mut two]).unwrap_err().to_string();
-            assert!(error.contains("the stream's capture has failed before"), "{number}: {error}");
-            let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-            assert!(rank.stream.end_capture(flags).is_err(), "there is no graph");
-        }
     });
 }
 

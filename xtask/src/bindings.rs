@@ -85,7 +85,7 @@ mod tests {
     fn compare_names_stale_files_and_copy_replaces_them() {
         let [fresh, committed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [fresh, committed] = [fresh.path(), committed.path()];
-        copy(&crate::checkout::root().join(GENERATED), fresh).unwrap();
+        copy(&crate::root().join(GENERATED), fresh).unwrap();
         copy(fresh, committed).unwrap();
         compare(fresh, committed).unwrap();
 

@@ -1,4 +1,4 @@
-//! The CPU backend as a shared object, which any program loads in place of NCCL, and what C programs need to be compiled and
+//! The CPU backend as a shared object, which any program loads instead of NCCL, and what C programs need to be compiled and
 //! linked with it. The CUDA emulation's libraries go beside it.
 
 use std::fs;
@@ -60,7 +60,7 @@ pub(crate) fn install_trace(cargo: &mut Command, directory: &Path) -> Result<Pat
 pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for header in HEADERS {
-        let path = crate::checkout::root().join("vendor-headers").join(header);
+        let path = crate::root().join("vendor-headers").join(header);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = file_name(header);
         let text = if name == header { text } else { before_the_stub(name) + &text };
@@ -69,7 +69,7 @@ pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns what comes before a stub of a header of CUDA's: that itself, if it is in a later folder, instead of the stub.
+/// Returns what comes before a stub of a header of CUDA's: that itself, if it is in a later directory, instead of the stub.
 fn before_the_stub(name: &str) -> String {
     let guard = name.to_uppercase().replace('.', "_");
     format!(
@@ -79,19 +79,20 @@ fn before_the_stub(name: &str) -> String {
 }
 
 /// Makes `include` and `lib` in `directory`, where many programs' build systems look for NCCL: links to the files there.
-pub(crate) fn link_folders(directory: &Path) -> Result<()> {
+pub(crate) fn link_directories(directory: &Path) -> Result<()> {
     let headers = HEADERS.map(|header| ("include", file_name(header)));
     let libraries = [NCCL, DRIVER].into_iter().chain(RUNTIMES);
     let names = libraries.flat_map(|library| [Some(library.soname), library.link]).flatten();
-    for (folder, name) in headers.into_iter().chain(names.map(|name| ("lib", name))) {
-        let folder = directory.join(folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        replace(&folder.join(name), |link| symlink(Path::new("..").join(name), link))?;
+    for (subdirectory, name) in headers.into_iter().chain(names.map(|name| ("lib", name))) {
+        let subdirectory = directory.join(subdirectory);
+        fs::create_dir_all(&subdirectory)
+            .with_context(|| format!("cannot create {}", subdirectory.display()))?;
+        replace(&subdirectory.join(name), |link| symlink(Path::new("..").join(name), link))?;
     }
     Ok(())
 }
 
-/// Returns the name of a header without its folder.
+/// Returns the name of a header without its directory.
 fn file_name(header: &str) -> &str {
     header.rsplit_once('/').map_or(header, |(_, name)| name)
 }
@@ -102,10 +103,10 @@ mod tests {
 
     #[test]
     fn header_of_cuda_is_not_hidden_by_its_stub() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
         install_headers(&path("own")).unwrap();
-        link_folders(&path("own")).unwrap();
+        link_directories(&path("own")).unwrap();
         fs::create_dir(path("cuda")).unwrap();
         let of_cuda = "#ifndef OF_CUDA\n#define OF_CUDA\ntypedef int cudaError_t, *cudaStream_t, *cudaEvent_t;\n#endif\n";
         fs::write(path("cuda/cuda_runtime.h"), of_cuda).unwrap();

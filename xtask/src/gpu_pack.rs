@@ -1,4 +1,4 @@
-//! The GPU tests as a folder, for a machine with a GPU but without Rust and a checkout.
+//! The GPU tests as a directory, for a machine with a GPU but without Rust and a checkout.
 
 use std::env;
 use std::fs;
@@ -10,19 +10,19 @@ use anyhow::{Context, Result};
 
 use cuda_install::build_target;
 
-const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
+const SCRIPT: &str = include_str!("../../tests/conformance/run.sh");
 
 /// Builds the programs in release mode and puts them into `directory`. Returns the script to run there.
 pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let builds: [(&str, &str, &[&str]); 3] = [
-        ("gpu_smoke", "libnccl", &["test", "--no-run", "--test", "gpu_smoke", "--features", "half"]),
+        ("conformance", "libnccl", &["test", "--no-run", "--test", "conformance"]),
         ("nccl", "libnccl-cli", &["build", "--bin", "nccl"]),
         ("recovery", "libnccl", &["build", "--example", "recovery"]),
     ];
     for (name, package, arguments) in builds {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(arguments).args(["--release", "--quiet"]).current_dir(crate::checkout::root());
+        cargo.args(arguments).args(["--release", "--quiet"]).current_dir(crate::root());
         let (built, target) = (build_target(&mut cargo, package, name, "")?, directory.join(name));
         fs::copy(&built, &target)
             .with_context(|| format!("cannot copy {} to {}", built.display(), target.display()))?;

@@ -1,4 +1,4 @@
-//! Comparison of our header with NVIDIA's, release by release.
+//! Comparison of our header with NVIDIA's, version by version.
 
 use std::path::Path;
 
@@ -6,85 +6,62 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_script::{BuildScript, failure};
-use crate::nvidia_packages::{self, Part};
-use crate::releases::Selection;
+use crate::nvidia_packages::{self, VERSIONS};
 
+/// The versions to compare with.
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub(crate) struct Options {
-    #[command(flatten)]
-    selection: Selection,
-    /// Keep only the headers of new downloads: a few MB for all releases instead of 10 GB
+    /// Versions of NCCL, such as 2.32.3
+    versions: Vec<String>,
+    /// All versions: 10 GB of downloads
     #[arg(long)]
-    drop: bool,
+    all: bool,
 }
 
-/// The result of the comparison with one release.
-#[derive(Debug)]
-pub(crate) struct Comparison {
-    /// What the build script printed: a line for the release, and one for each difference.
-    lines: String,
-    /// The number of items compared.
-    pub(crate) items: usize,
-    differences: usize,
-}
-
-/// Compares `vendor-headers/nccl.h`, and `nccl_device_host.h` if the release has the device API, with the headers of
-/// each release. Prints a line for each release, and one for each difference.
+/// Compares `vendor-headers/nccl.h`, and `nccl_device_host.h` if the version has the device API, with the headers of
+/// each version. Prints a line for each version, and one for each difference.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let releases = options.selection.releases();
-    let part = if options.drop { Part::Headers } else { Part::All };
-    nvidia_packages::prefetch(&releases, part);
-    println!("release   items  differences  wrong since  declared");
+    let versions =
+        if options.all { &*VERSIONS } else { &options.versions.iter().map(String::as_str).collect() };
     let mut script = None;
     let mut failed = Vec::new();
-    for release in &releases {
-        let compared = nvidia_packages::obtain_part(release, part).and_then(|directory| {
+    println!("version   items  differences  wrong since  declared");
+    for &version in versions {
+        let compared = nvidia_packages::obtain(version).and_then(|directory| {
             let script = match &mut script {
                 Some(script) => script,
                 None => script.insert(BuildScript::build(root)?),
             };
-            compare(root, script, &directory)
+            let output = script.run(root, "headers", &directory)?;
+            let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+            let differences = differences(&lines).with_context(|| failure(&output))?;
+            Ok((lines, differences))
         });
         match compared {
-            Ok(comparison) => {
-                print!("{}", comparison.lines);
-                if comparison.problem().is_some() {
-                    failed.push(release.as_str());
+            Ok((lines, differences)) => {
+                print!("{lines}");
+                if differences > 0 {
+                    failed.push(version);
                 }
             }
             Err(error) => {
-                eprintln!("{release}: {error:#}");
-                failed.push(release);
+                eprintln!("{version}: {error:#}");
+                failed.push(version);
             }
         }
     }
-    println!("{} of {} releases agree", releases.len() - failed.len(), releases.len());
     if !failed.is_empty() {
-        bail!("{} of {} releases failed: {}", failed.len(), releases.len(), failed.join(", "));
+        bail!("{} of {} versions failed: {}", failed.len(), versions.len(), failed.join(", "));
     }
     Ok(())
 }
 
-impl Comparison {
-    /// Returns an error message, `None` if the headers agree.
-    pub(crate) fn problem(&self) -> Option<String> {
-        let count = self.differences;
-        (count > 0).then(|| format!("the headers differ in {count} items: see `cargo xtask headers`"))
-    }
-
-    /// Reads the numbers in the first line: the items, the differences and the wrong `Since`.
-    fn parse(lines: &str) -> Option<Self> {
-        let mut words = lines.lines().next()?.split_whitespace().skip(1);
-        let mut number = || words.next()?.parse::<usize>().ok();
-        let (items, others, since) = (number()?, number()?, number()?);
-        Some(Self { lines: lines.to_owned(), items, differences: others + since })
-    }
-}
-
-/// Compares the headers with those of one release, in the directory that has its name.
-pub(crate) fn compare(root: &Path, script: &BuildScript, directory: &Path) -> Result<Comparison> {
-    let output = script.run(root, "headers", directory)?;
-    Comparison::parse(&String::from_utf8_lossy(&output.stdout)).with_context(|| failure(&output))
+/// Reads the number of differences from the first line that the build script prints: version, items, differences, wrong `Since`.
+fn differences(lines: &str) -> Option<usize> {
+    let mut words = lines.lines().next()?.split_whitespace().skip(2);
+    let mut number = || words.next()?.parse::<usize>().ok();
+    Some(number()? + number()?)
 }
 
 #[cfg(test)]
@@ -94,10 +71,7 @@ mod tests {
     #[test]
     fn numbers_of_a_comparison_are_read() {
         let lines = "2.31.2      431            2            1  46 functions, 46 twins\n  ncclSend: ours: fn; theirs: fn\n";
-        let comparison = Comparison::parse(lines).unwrap();
-        assert_eq!((comparison.items, comparison.differences), (431, 3));
-        assert_eq!(comparison.lines, lines);
-        assert!(comparison.problem().unwrap().contains("differ in 3 items"));
-        assert!(Comparison::parse("").is_none());
+        assert_eq!(differences(lines), Some(3));
+        assert_eq!(differences(""), None);
     }
 }

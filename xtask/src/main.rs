@@ -1,6 +1,6 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -10,22 +10,12 @@ use cuda_install::Profile;
 mod bench_mpi;
 mod bindings;
 mod build_script;
-mod build_time;
-mod checkout;
-mod coverage;
 mod cpu_so;
-mod environment;
 mod gpu_pack;
 mod headers;
-mod linkers;
-mod matrix;
 mod nvidia_packages;
-mod process;
 mod python_package;
-mod releases;
 mod wheel;
-
-use checkout::root;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -37,47 +27,27 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Compare vendor-headers/nccl.h with NVIDIA's headers of releases, which are downloaded if needed
+    /// Compare vendor-headers/nccl.h with NVIDIA's headers, which are downloaded if needed
     Headers(headers::Options),
-    /// Run the checks in tests/matrix with releases, loaded and linked; with --all, write docs/generated/compatibility.md
-    Matrix(matrix::Options),
-    /// Link a program with every linker, run it with several libraries, and generate docs/generated/linkers.md
-    Linkers {
-        /// Write nothing; fail if the page would change
-        #[arg(long)]
-        check: bool,
-    },
-    /// Generate docs/generated/coverage.md, which lists the methods and tests of each C function, from the sources
-    Coverage {
-        /// Write nothing; fail if the page would change
-        #[arg(long)]
-        check: bool,
-    },
-    /// Generate docs/generated/environment.md, which lists the environment variables, from the sources
-    Environment {
-        /// Write nothing; fail if the page would change
-        #[arg(long)]
-        check: bool,
-    },
-    /// Print the folders of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: one with lib/ and
+    /// Print the directories of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: one with lib/ and
     /// include/, and others whose include/ has headers that the first one's include
     CudartPackage {
-        /// A major release of CUDA: 12 or 13
+        /// A major version of CUDA: 12 or 13
         major: String,
     },
-    /// Print folders whose include/ have the headers that the crate cuda-core is built with, that with cuda.h first; NVIDIA's
+    /// Print directories whose include/ have the headers that the crate cuda-core is built with, that with cuda.h first; NVIDIA's
     /// packages are downloaded if needed
     CudaCoreHeaders,
-    /// Print the folder with lib/ and include/ of NVIDIA's package of a release, which is downloaded if needed
+    /// Print the directory with lib/ and include/ of NVIDIA's package of a version, which is downloaded if needed
     NvidiaPackage {
-        /// A release of NCCL, such as 2.32.3
-        release: String,
+        /// A version of NCCL, such as 2.32.3
+        version: String,
     },
     /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
     /// beside it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
     /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
     CpuSo {
-        /// The folder to put it into, created if needed
+        /// The directory to put it into, created if needed
         directory: PathBuf,
         /// Build without optimizations, which is faster
         #[arg(long)]
@@ -85,7 +55,7 @@ enum Task {
     },
     /// Build the library that records calls, libnccl-trace.so, with links of NCCL's names (docs/hangs.md)
     TraceSo {
-        /// The folder to put it into, created if needed
+        /// The directory to put it into, created if needed
         directory: PathBuf,
         /// Build without optimizations, which is faster
         #[arg(long)]
@@ -94,18 +64,16 @@ enum Task {
     /// Build the CPU backend as a Python wheel and as a tar archive, and the program nccl with libnccl-trace.so, for this
     /// processor, glibc 2.17 and newer
     Wheel {
-        /// The folder to put them into, created if needed
+        /// The directory to put them into, created if needed
         directory: PathBuf,
     },
-    /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
+    /// Build the GPU tests into a directory, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
-        /// The folder to put them into, created if needed
+        /// The directory to put them into, created if needed
         directory: PathBuf,
     },
     /// Compare the speed of the CPU backend with OpenMPI, which is downloaded if needed, or with another build
     BenchMpi(bench_mpi::Options),
-    /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
-    BuildTime(build_time::Options),
 }
 
 fn main() -> ExitCode {
@@ -122,32 +90,28 @@ fn run(task: Task) -> Result<()> {
     match task {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
-        Task::Coverage { check } => coverage::run(root(), check),
-        Task::Environment { check } => environment::run(root(), check),
-        Task::Linkers { check } => linkers::run(root(), check),
         Task::Headers(options) => headers::run(root(), &options),
-        Task::Matrix(options) => matrix::run(root(), &options),
         Task::CudartPackage { major } => {
-            for folder in nvidia_packages::obtain_cudart(&major)? {
-                println!("{}", folder.display());
+            for directory in nvidia_packages::obtain_cudart(&major)? {
+                println!("{}", directory.display());
             }
             Ok(())
         }
         Task::CudaCoreHeaders => {
-            for folder in nvidia_packages::obtain_cuda_core_headers()? {
-                println!("{}", folder.display());
+            for directory in nvidia_packages::obtain_cuda_core_headers()? {
+                println!("{}", directory.display());
             }
             Ok(())
         }
-        Task::NvidiaPackage { release } => {
-            println!("{}", nvidia_packages::obtain(&release)?.display());
+        Task::NvidiaPackage { version } => {
+            println!("{}", nvidia_packages::obtain(&version)?.display());
             Ok(())
         }
         Task::CpuSo { directory, debug } => {
             let profile = if debug { Profile::Debug } else { Profile::Optimized };
             println!("{}", cpu_so::install(&directory, profile)?.display());
             cuda_install::install(&directory, profile)?;
-            cpu_so::link_folders(&directory)
+            cpu_so::link_directories(&directory)
         }
         Task::TraceSo { directory, debug } => {
             let profile = if debug { Profile::Debug } else { Profile::Optimized };
@@ -165,6 +129,11 @@ fn run(task: Task) -> Result<()> {
             Ok(())
         }
         Task::BenchMpi(options) => bench_mpi::run(&options),
-        Task::BuildTime(options) => build_time::run(root(), &options),
     }
+}
+
+/// Returns the root of the checkout that this program was built from.
+fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
 }

@@ -1,150 +1,113 @@
 //! NVIDIA's packages of NCCL and of CUDA's runtime library.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Error, Result, bail};
 use cuda_test_support::toolkit::Release;
 
-use crate::wheel::{self, Wheel};
+use crate::wheel::Wheel;
 
-/// The library, in the folder of a release.
-const LIBRARY: &str = "lib/libnccl.so.2";
+const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 
-/// The number of packages that are downloaded at the same time.
-const PARALLEL_DOWNLOADS: usize = 4;
+/// The NCCL versions that NVIDIA publishes as packages of the Python package index, oldest first: the list at the top of our header,
+/// which describes the last of them. The hashes of the packages are in `wheels.txt`.
+pub(crate) static VERSIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let after = HEADER.split_once("- Releases:").map_or("", |(_, after)| after);
+    let list = after.split_once("\n *\n").map_or("", |(list, _)| list);
+    list.split_whitespace().filter(|word| *word != "*").collect()
+});
 
-/// The part of a package that is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Less than 2 MB.
-    Headers,
-    /// The headers and the library: some hundred MB.
-    All,
-}
-
-/// Returns the folder that holds `lib/` and `include/` of a release, after downloading the package if needed.
-pub(crate) fn obtain(release: &str) -> Result<PathBuf> {
-    obtain_part(release, Part::All)
-}
-
-/// Returns the folder that holds at least this part of a release, after downloading the package if needed. A package
-/// can only be downloaded as a whole, but only the part is kept.
-pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
-    fn headers(path: &Path) -> Option<&Path> {
-        let path = path.strip_prefix("nvidia/nccl").ok()?;
-        path.starts_with("include").then_some(path)
-    }
-    fn all(path: &Path) -> Option<&Path> {
-        let path = path.strip_prefix("nvidia/nccl").ok()?;
-        (path.starts_with("include") || path == Path::new(LIBRARY)).then_some(path)
-    }
+/// Returns the directory with `lib/` and `include/` of a version, after downloading the package if needed.
+pub(crate) fn obtain(version: &str) -> Result<PathBuf> {
     let wheel = Wheel {
-        package: &package(release)?,
-        release,
-        folder: release,
+        package: &package(version)?,
+        version,
+        directory: version,
         size: "some hundred MB",
-        target: if part == Part::All { all } else { headers },
-        required: if part == Part::All { &["include/nccl.h", LIBRARY] } else { &["include/nccl.h"] },
+        target: |path| path.strip_prefix("nvidia/nccl").ok(),
+        required: &["include/nccl.h", "lib/libnccl.so.2"],
     };
     wheel.obtain()
 }
 
-/// Returns folders of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
+/// Returns directories of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
 /// others whose `include/` has headers that the first one's include, and at last that of CUPTI.
 pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
-    let release = match major {
+    let version = match major {
         "12" => Release::Cuda12,
         "13" => Release::Cuda13,
-        _ => bail!("{major:?} is no major release of CUDA with an emulation; expected 12 or 13"),
+        _ => bail!("{major:?} is not a major version of the CUDA emulation; expected 12 or 13"),
     };
-    release.obtain().map(|toolkit| toolkit.directories).map_err(Error::msg)
+    version.obtain().map(|toolkit| toolkit.directories).map_err(Error::msg)
 }
 
-/// Returns folders whose `include/` have the headers that the crate cuda-core is built with, that with `cuda.h` first, after
+/// Returns directories whose `include/` have the headers that the crate cuda-core is built with, that with `cuda.h` first, after
 /// downloading the packages if needed.
 pub(crate) fn obtain_cuda_core_headers() -> Result<Vec<PathBuf>> {
-    fn headers(path: &Path) -> Option<&Path> {
-        let path = path.strip_prefix("nvidia/cu13").ok()?;
-        path.starts_with("include").then_some(path)
-    }
     let curand = Wheel {
         package: "nvidia-curand",
-        release: "10.4.5.25",
-        folder: "curand-10.4.5.25",
+        version: "10.4.5.25",
+        directory: "curand-10.4.5.25",
         size: "80 MB",
-        target: headers,
+        target: |path| path.strip_prefix("nvidia/cu13").ok().filter(|path| path.starts_with("include")),
         required: &["include/curand.h"],
     };
-    let mut folders = obtain_cudart("13")?;
-    folders.push(curand.obtain()?);
-    Ok(folders)
+    let mut directories = obtain_cudart("13")?;
+    directories.push(curand.obtain()?);
+    Ok(directories)
 }
 
-/// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the
-/// caller that obtains the release.
-pub(crate) fn prefetch(releases: &[String], part: Part) {
-    let queue = Mutex::new(releases.iter());
-    thread::scope(|scope| {
-        for _ in 0..PARALLEL_DOWNLOADS {
-            scope.spawn(|| {
-                // The lock is not held during the download.
-                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                while let Some(release) = next() {
-                    let _ = obtain_part(release, part);
-                }
-            });
-        }
-    });
-}
-
-/// Returns whether the library of a release is kept.
-pub(crate) fn has_library(release: &str) -> Result<bool> {
-    Ok(wheel::cache()?.join(release).join(LIBRARY).is_file())
-}
-
-/// Removes the library of a release; the headers stay.
-pub(crate) fn remove_library(release: &str) -> Result<()> {
-    let file = wheel::cache()?.join(release).join(LIBRARY);
-    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
-}
-
-/// Returns the package that has a release. NVIDIA names packages after the CUDA release that they were built with,
+/// Returns the package that has a version. NVIDIA names packages after the CUDA version that they were built for,
 /// which changed with NCCL 2.16.
-fn package(release: &str) -> Result<String> {
-    let parts: Vec<&str> = release.split('.').collect();
+fn package(version: &str) -> Result<String> {
+    let parts: Vec<&str> = version.split('.').collect();
     let numbers: Vec<u32> = parts.iter().map_while(|part| part.parse().ok()).collect();
-    // The text becomes the name of a folder and an argument of pip.
+    // The text becomes the name of a directory and an argument of pip.
     let plain = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric()));
     match numbers[..] {
         [major, minor, _, ..] if plain => {
             Ok(format!("nvidia-nccl-cu{}", if (major, minor) < (2, 16) { 11 } else { 12 }))
         }
-        _ => bail!("{release:?} is not a release of NCCL; expected one such as 2.32.3"),
+        _ => bail!("{version:?} is not a version of NCCL; expected one such as 2.32.3"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wheel;
+
+    fn numbers(version: &str) -> Vec<u32> {
+        version.split('.').map(|part| part.parse().unwrap()).collect()
+    }
 
     #[test]
-    fn package_of_every_release_has_a_hash() {
-        for release in crate::releases::RELEASES.iter() {
-            wheel::requirement(&package(release).unwrap(), release).unwrap();
+    fn newest_version_is_that_of_the_header() {
+        let value = |name: &str| {
+            let line = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+            line.unwrap().trim().to_string()
+        };
+        let newest = ["NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"].map(value).join(".");
+        assert_eq!(VERSIONS.last(), Some(&newest.as_str()));
+        assert!(VERSIONS.is_sorted_by(|one, other| numbers(one) < numbers(other)));
+    }
+
+    #[test]
+    fn package_of_every_version_has_a_hash() {
+        for version in VERSIONS.iter() {
+            wheel::requirement(&package(version).unwrap(), version).unwrap();
         }
     }
 
     #[test]
-    fn runtime_library_of_an_unknown_release_is_refused() {
+    fn runtime_library_of_an_unknown_version_is_refused() {
         let error = obtain_cudart("11").unwrap_err().to_string();
-        assert_eq!(error, "\"11\" is no major release of CUDA with an emulation; expected 12 or 13");
+        assert_eq!(error, "\"11\" is not a major version of the CUDA emulation; expected 12 or 13");
     }
 
     #[test]
-    fn package_depends_on_the_release_and_malformed_ones_are_rejected() {
+    fn package_depends_on_the_version_and_malformed_ones_are_rejected() {
         assert_eq!(package("2.13.4").unwrap(), "nvidia-nccl-cu11");
         assert_eq!(package("2.16.5").unwrap(), "nvidia-nccl-cu12");
         assert_eq!(package("2.26.2.post1").unwrap(), "nvidia-nccl-cu12");

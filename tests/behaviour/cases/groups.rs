@@ -4,21 +4,15 @@
 use std::time::Duration;
 
 use libnccl::buffer::MemorySpace;
-use libnccl::communicator::{Health, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
-use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all};
+use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
     methods_while_group_is_open_are_invalid_usage,
     failed_closure_starts_nothing_and_fails_members,
-    panic_in_group_starts_nothing_and_fails_members,
-    invalid_first_operation_leaves_members_usable,
-    ignored_nccl_error_fails_the_group,
-    ignored_argument_error_fails_the_group,
-    ignored_argument_error_of_first_operation_leaves_members_usable,
-    two_communicators_share_one_group,
     group_of_another_library_is_an_error,
     own_error_of_a_try_group_cancels_it,
     abort_of_any_member_ends_a_group,
@@ -99,90 +93,6 @@ fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     assert_works(nccl, &of_one_thread(nccl, 2));
 }
 
-fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [5_i32];
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        nccl.group(|g| -> Result<()> {
-            comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
-            std::panic::resume_unwind(Box::new("on purpose"))
-        })
-    }));
-    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
-    assert_eq!(buffer, [5]);
-    assert_failed(&comms[0]);
-    assert_works(nccl, &of_one_thread(nccl, 2));
-}
-
-fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [1.0_f32];
-    let error = nccl.group(|g| comms[0].recv(&mut buffer, 5, g.stream(STREAM))).unwrap_err();
-    assert_eq!(error.to_string(), "recv: peer 5 is not below 2, the communicator's size");
-    assert_works(nccl, &comms);
-}
-
-/// A revoked communicator stands for any error that NCCL itself returns.
-fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
-    let (comms, revoked) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
-    revoked.revoke().unwrap();
-    let mut buffers = [[1_i32], [2]];
-    let [first, second] = &mut buffers;
-    let end = nccl.group(|g| {
-        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-        let refused = revoked.all_reduce_in_place(second, ReduceOp::Sum, g.stream(STREAM));
-        assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
-        Ok(())
-    });
-    let Err(Error::Nccl { call: "ncclAllReduce", code, .. }) = end else { panic!("{end:?}") };
-    assert_eq!(code, ResultCode::INVALID_USAGE);
-    assert_eq!(buffers, [[1], [2]]);
-    assert_failed(&comms[0]);
-    let refused = revoked.resume().unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
-}
-
-/// Without the second operation, the other ranks of its communicator would wait for ever.
-fn ignored_argument_error_fails_the_group(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [[1_i32], [2]];
-    let [first, second] = &mut buffers;
-    let ended = nccl.group(|g| {
-        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-        let refused = comms[1].broadcast_in_place(second, 9, g.stream(STREAM));
-        assert!(refused.is_err());
-        Ok(())
-    });
-    let error = ended.unwrap_err().to_string();
-    assert_eq!(error, "broadcast_in_place: root 9 is not below 2, the communicator's size");
-    assert_eq!(buffers, [[1], [2]]);
-    assert_failed(&comms[0]);
-}
-
-fn ignored_argument_error_of_first_operation_leaves_members_usable(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [1.0_f32];
-    let ended = nccl.group(|g| {
-        let _ = comms[0].recv(&mut buffer, 5, g.stream(STREAM));
-        Ok(())
-    });
-    assert_eq!(ended.unwrap_err().to_string(), "recv: peer 5 is not below 2, the communicator's size");
-    assert_works(nccl, &comms);
-}
-
-fn two_communicators_share_one_group(nccl: &Nccl) {
-    let (one, other) = (of_one_thread(nccl, 2), of_one_thread(nccl, 3));
-    let mut ones = vec![[1_i64; 9]; 5];
-    nccl.group(|g| {
-        let comms = one.iter().chain(&other);
-        comms
-            .zip(&mut ones)
-            .try_for_each(|(comm, buffer)| comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM)))
-    })
-    .unwrap();
-    assert_eq!(ones, [[2; 9], [2; 9], [3; 9], [3; 9], [3; 9]]);
-}
-
 fn group_of_another_library_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let functions =
@@ -237,8 +147,8 @@ fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
     assert_failed(&comms[0]);
 }
 
-/// Starts an operation of rank 0 of both, for which nobody answers, as a group in this order.
-fn never_answered(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
+/// Starts an operation of rank 0 of both, which no other rank joins, as a group in this order.
+fn without_peers(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
     let mut buffers = [[1_i32]; 2];
     let calls = communicators.into_iter().zip(&mut buffers);
     let ended = nccl.group(|g| {
@@ -259,12 +169,10 @@ fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
         let handle = pair[aborted][0].abort_handle();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                while handle.health() != Health::Busy {
-                    std::thread::yield_now();
-                }
+                wait_until_busy(&handle);
                 handle.abort().unwrap();
             });
-            never_answered(nccl, [&pair[0], &pair[1]])
+            without_peers(nccl, [&pair[0], &pair[1]])
         });
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
     }
@@ -275,7 +183,7 @@ fn shortest_timeout_of_the_members_ends_a_group(nccl: &Nccl) {
     let timeouts = [500, 600_000].map(Duration::from_millis);
     for timeouts in [timeouts, [timeouts[1], timeouts[0]]] {
         let pair = timeouts.map(|timeout| of_two_ranks(nccl, timeout));
-        let error = never_answered(nccl, [&pair[0], &pair[1]]);
+        let error = without_peers(nccl, [&pair[0], &pair[1]]);
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
     }
 }

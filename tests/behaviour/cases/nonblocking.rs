@@ -1,42 +1,34 @@
 //! Communicators with a timeout: no call waits for ever, and nothing uses a buffer after its call.
 
-use std::sync::Mutex;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libnccl::error::ResultCode;
 use libnccl::window::{WaitSignal, WindowFlags};
 use libnccl::{CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
-    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
-    sum_of_all, within,
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads_with, sum_of_all,
+    wait_until_busy, within,
 };
 
 /// A timeout that is never reached, even on a slow machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);
-const MOMENT: Duration = Duration::from_millis(50);
 
 cases! {
     operations_with_timeout_succeed_in_time,
     init_without_peer_times_out,
     calls_without_peer_time_out,
-    timeout_names_the_rank_that_is_awaited,
     timeout_of_a_call_replaces_that_of_the_communicator,
     timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued,
     timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage,
     synchronize_on_host_memory_returns_the_asynchronous_error_at_once,
-    buffer_after_timeout_is_not_written,
-    abort_handle_ends_waiting_calls,
     abort_handle_during_blocking_call_aborts_after_it,
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
-    one_thread_drives_nonblocking_ranks,
-    ranks_of_a_group_are_nonblocking,
-    init_all_reports_misuse_by_its_name,
-    group_timeout_fails_all_members,
     buffers_of_group_after_timeout_are_not_written,
     blocking_and_nonblocking_in_one_group_is_an_error,
 }
@@ -73,15 +65,12 @@ const WAITING: [(&str, Call); 9] = [
 ];
 
 /// Does `work` as rank 0 while rank 1 does nothing, and returns rank 1's communicator.
-fn alone(nccl: &Nccl, timeout: Duration, work: impl Fn(Communicator) + Sync) -> Communicator {
-    let idle = on_threads_with(nccl, 2, &with_timeout(timeout), |comm| match comm.rank() {
-        0 => {
-            work(comm);
-            None
-        }
-        _ => Some(comm),
-    });
-    idle.into_iter().flatten().next().expect("rank 1's")
+fn alone(nccl: &Nccl, timeout: Duration, work: impl FnOnce(Communicator)) -> Communicator {
+    // In a group, as a thread that starts late would be a timeout.
+    let mut comms = of_one_thread_with(nccl, 2, &with_timeout(timeout));
+    let other = comms.pop().expect("rank 1");
+    work(comms.pop().expect("rank 0"));
+    other
 }
 
 fn assert_lost(comm: &Communicator) {
@@ -100,23 +89,18 @@ fn assert_aborted<T>(what: &str, result: Result<T>) {
 fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
     on_threads_with(nccl, 3, &with_timeout(LONG_TIMEOUT).name("patient"), |comm| {
         let (rank, size) = (comm.rank(), comm.size());
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        for round in 0..30 {
+        for _ in 0..30 {
             assert_works(&comm);
-            let (sent, mut received, mut most) = ([rank as u64; 300], [9; 300], [rank as i32 + round]);
+            let (sent, mut received, mut sum) = ([rank; 300].map(|rank| rank as u64), [9; 300], [1_i32]);
+            let tenfold = comm.pre_mul_sum(10_i32).unwrap();
             nccl.group(|g| {
-                comm.send(&sent, next, g.stream(STREAM))?;
-                comm.recv(&mut received, previous, g.stream(STREAM))?;
-                comm.all_reduce_in_place(&mut most, ReduceOp::Max, g.stream(STREAM))
+                comm.send(&sent, (rank + 1) % size, g.stream(STREAM))?;
+                comm.recv(&mut received, (rank + size - 1) % size, g.stream(STREAM))?;
+                comm.all_reduce_in_place(&mut sum, &tenfold, g.stream(STREAM))
             })
             .unwrap();
-            assert_eq!((received, most), ([previous as u64; 300], [size as i32 - 1 + round]));
-            comm.barrier(&mut [0_u8], STREAM).unwrap();
+            assert_eq!((received, sum), ([((rank + size - 1) % size) as u64; 300], [30]));
         }
-        let mut sum = [1_i64];
-        let tenfold = comm.pre_mul_sum(10_i64).unwrap();
-        comm.all_reduce_in_place(&mut sum, &tenfold, STREAM).unwrap();
-        assert_eq!(sum, [30]);
         within(SHORT, || comm.destroy()).unwrap();
     });
 }
@@ -137,12 +121,17 @@ fn init_without_peer_times_out(nccl: &Nccl) {
 fn calls_without_peer_time_out(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, TIMEOUT, |comm| {
-            let called = within(SHORT, || call(nccl, &comm));
-            let Err(Error::Timeout { call: named, elapsed, .. }) = called else {
-                panic!("{what}: {called:?}")
+            let error = within(SHORT, || call(nccl, &comm)).unwrap_err();
+            let text = error.to_string();
+            let Error::Timeout { elapsed, size: 2, rank: 0, sequence, detail, .. } = error else {
+                panic!("{what}: {text}")
             };
-            assert_eq!(named, what);
             assert!(elapsed >= TIMEOUT, "{what}: {elapsed:?}");
+            // Of an operation that is observed, as with the feature `log`.
+            let number = sequence.map_or_else(String::new, |number| format!(", operation {number}"));
+            assert!(text.starts_with(&format!("{what}{number} on rank 0 of 2: not done after")), "{text}");
+            assert!(detail.contains("for rank 1 (process "), "{what}: {detail}");
+            assert!(text.contains(" ms; the communicator is aborted: "), "{text}");
             assert_aborted(what, comm.async_error());
             assert_aborted(what, call(nccl, &comm));
             assert!(comm.as_raw().is_null(), "{what}");
@@ -150,24 +139,6 @@ fn calls_without_peer_time_out(nccl: &Nccl) {
         assert_lost(&other);
         within(SHORT, || drop(other));
     }
-}
-
-fn timeout_names_the_rank_that_is_awaited(nccl: &Nccl) {
-    for (what, call) in WAITING {
-        drop(alone(nccl, TIMEOUT, |comm| {
-            let error = call(nccl, &comm).unwrap_err();
-            let text = error.to_string();
-            let Error::Timeout { size: 2, rank: 0, sequence, detail, .. } = error else { panic!("{text}") };
-            // Of an operation that is observed, as with the feature `log`.
-            let number = sequence.map_or_else(String::new, |number| format!(", operation {number}"));
-            assert!(text.starts_with(&format!("{what}{number} on rank 0 of 2: not done after")), "{text}");
-            assert!(detail.contains("for rank 1 (process "), "{what}: {detail}");
-            assert!(text.contains(" ms; the communicator is aborted: "), "{text}");
-        }));
-    }
-    let id = nccl.unique_id().unwrap();
-    let made = nccl.communicator(2, 1, &id).config(&with_timeout(TIMEOUT)).init();
-    assert!(matches!(made, Err(Error::Timeout { size: 2, rank: 1, .. })), "{made:?}");
 }
 
 fn timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued(nccl: &Nccl) {
@@ -242,56 +213,24 @@ fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl
     assert_aborted("synchronize", comms[0].synchronize(&STREAM, LONG_TIMEOUT));
 }
 
-fn buffer_after_timeout_is_not_written(nccl: &Nccl) {
-    const COUNT: usize = 300_000;
-    let buffer = Mutex::new(vec![7_i32; COUNT]);
-    let other = alone(nccl, TIMEOUT, |comm| {
-        let mut buffer = buffer.lock().unwrap();
-        let received = comm.recv(&mut *buffer, 1, STREAM);
-        assert!(matches!(received, Err(Error::Timeout { .. })), "{received:?}");
-    });
-    // The send may succeed if it is buffered.
-    let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
-    assert_lost(&other);
-    assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
-}
-
-fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
-    for (what, call) in WAITING {
-        let other = alone(nccl, LONG_TIMEOUT, |comm| {
-            let handle = comm.abort_handle();
-            thread::scope(|scope| {
-                scope.spawn(move || {
-                    thread::sleep(MOMENT);
-                    handle.abort().unwrap();
-                });
-                assert_aborted(what, within(SHORT, || call(nccl, &comm)));
-            });
-            assert_aborted(what, comm.async_error());
-            within(SHORT, || drop(comm));
-        });
-        assert_lost(&other);
-    }
-}
-
 /// A blocking call cannot be interrupted: the abort takes effect after it.
 fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        if comm.rank() == 1 {
-            thread::sleep(4 * MOMENT);
-            assert_works(&comm);
-            return assert_lost(&comm);
-        }
-        let handle = comm.abort_handle();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                thread::sleep(MOMENT);
-                let start = Instant::now();
-                handle.abort().unwrap();
-                assert!(start.elapsed() < SHORT, "it waited");
-            });
-            assert_works(&comm);
+    let mut comms = of_one_thread(nccl, 2);
+    let (other, comm) = (comms.pop().expect("rank 1"), comms.pop().expect("rank 0"));
+    let (handle, (sender, aborted)) = (comm.abort_handle(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            wait_until_busy(&handle);
+            handle.abort().unwrap();
+            sender.send(()).unwrap();
         });
+        scope.spawn(move || {
+            let aborted = aborted.recv_timeout(SHORT);
+            assert_works(&other);
+            aborted.expect("the abort does not wait for the call");
+            assert_lost(&other);
+        });
+        assert_works(&comm);
         assert_aborted("afterwards", comm.async_error());
         assert_aborted("afterwards", comm.destroy());
     });
@@ -299,14 +238,17 @@ fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
 
 fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
-            if comm.rank() == 1 {
-                thread::sleep(MOMENT);
-                return comm.abort().unwrap();
-            }
+        let mut comms = of_one_thread_with(nccl, 2, &with_timeout(LONG_TIMEOUT));
+        let (other, comm) = (comms.pop().expect("rank 1"), comms.pop().expect("rank 0"));
+        let handle = comm.abort_handle();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                wait_until_busy(&handle);
+                other.abort().unwrap();
+            });
             let error = within(SHORT, || call(nccl, &comm)).unwrap_err();
             assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{what}: {error}");
-            assert!(error.to_string().starts_with(&format!("{what} failed: ")), "{error}");
+            assert!(error.to_string().contains("rank 1"), "{what}: {error}");
             within(SHORT, || drop(comm));
         });
     }
@@ -330,69 +272,24 @@ fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
 
-fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(LONG_TIMEOUT));
-    for _ in 0..30 {
-        assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
-    }
-    within(SHORT, || comms.into_iter().try_for_each(Communicator::destroy)).unwrap();
-}
-
-fn ranks_of_a_group_are_nonblocking(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
-    assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
-    // They have the timeout: rank 0 alone does not wait for ever.
-    let alone = within(SHORT, || comms[0].barrier(&mut [0_u8], STREAM));
-    assert!(matches!(alone, Err(Error::Timeout { call: "barrier", .. })), "{alone:?}");
-    within(SHORT, || drop(comms));
-}
-
-fn init_all_reports_misuse_by_its_name(nccl: &Nccl) {
-    let error = |devices: &[i32]| nccl.init_all(devices).unwrap_err().to_string();
-    assert_eq!(error(&[]), "init_all: no devices; expected one for each rank");
-    assert_eq!(error(&[0, -3]), "init_all: device -3 is negative");
-    let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
-    assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
-}
-
-/// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
-fn group_timeout_fails_all_members(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
-    let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
-    assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
-    assert!(comms[..2].iter().any(|comm| comm.as_raw().is_null()));
-    for comm in &comms[..2] {
-        let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM);
-        assert!(matches!(refused, Err(Error::Aborted { .. } | Error::InvalidUsage { .. })), "{refused:?}");
-    }
-    assert_lost(&comms[2]);
-    within(SHORT, || drop(comms));
-}
-
 /// Also those of a member whose own timeout is longer.
 fn buffers_of_group_after_timeout_are_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
-    let (id, buffer) = (nccl.unique_id().unwrap(), Mutex::new(vec![7_i32; COUNT]));
-    let mut comms = on_threads_with(nccl, 2, &with_timeout(TIMEOUT), |short| {
-        let long =
-            nccl.communicator(2, short.rank(), &id).config(&with_timeout(LONG_TIMEOUT)).init().unwrap();
-        if short.rank() == 0 {
-            let (mut buffer, mut one) = (buffer.lock().unwrap(), [1_i32]);
-            let ended = within(SHORT, || {
-                nccl.group(|g| {
-                    long.recv(&mut *buffer, 1, g.stream(STREAM))?;
-                    short.all_reduce_in_place(&mut one, ReduceOp::Sum, g.stream(STREAM))
-                })
-            });
-            assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
-        }
-        (short, long)
+    let ranks = |timeout| of_one_thread_with(nccl, 2, &with_timeout(timeout));
+    let (short, mut long) = (ranks(TIMEOUT), ranks(LONG_TIMEOUT));
+    let (mut buffer, mut one) = (vec![7_i32; COUNT], [1_i32]);
+    let ended = within(SHORT, || {
+        nccl.group(|g| {
+            long[0].recv(&mut buffer, 1, g.stream(STREAM))?;
+            short[0].all_reduce_in_place(&mut one, ReduceOp::Sum, g.stream(STREAM))
+        })
     });
-    let (_, other) = comms.pop().unwrap();
+    assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
+    let other = long.pop().unwrap();
     // The send may succeed if it is buffered.
     let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
     assert_lost(&other);
-    assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
+    assert!(buffer.iter().all(|element| *element == 7));
 }
 
 fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {

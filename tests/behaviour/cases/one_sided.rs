@@ -1,35 +1,19 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
-
 use libnccl::error::ResultCode;
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
-use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
+use libnccl::{Communicator, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
-use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;
 
 cases! {
     nccl_memory_is_unmapped_by_its_last_user,
-    registered_buffer_is_reduced,
-    window_buffer_is_reduced,
-    one_thread_registers_windows_of_all_ranks,
-    nonblocking_communicator_uses_a_window,
     put_signal_writes_next_ranks_window,
-    wait_signal_waits_for_the_signal,
-    wait_signal_counts_signals,
-    signals_are_kept_apart_by_index_and_context,
-    signal_without_window_is_invalid_usage,
-    put_outside_window_is_an_error,
     window_memory_in_use_by_peers_is_kept,
-    window_memory_after_failed_registration_is_kept,
-    put_into_deregistered_window_is_an_error,
     put_beyond_a_shorter_window_is_an_error,
-    reduction_of_window_memory_sees_values_that_were_put,
 }
 
 fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
@@ -104,73 +88,6 @@ fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     }
 }
 
-fn registered_buffer_is_reduced(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc(COUNT).unwrap();
-        let (one, other) = (comm.register(&buffer).unwrap(), comm.register(&buffer).unwrap());
-        assert!(!one.as_raw().is_null() && one.as_raw() != other.as_raw());
-        for _ in 0..3 {
-            assert_sums(&comm, &mut buffer);
-        }
-        drop(one);
-        assert_sums(&comm, &mut buffer);
-        other.deregister().unwrap();
-        buffer.free().unwrap();
-        assert_works(&comm);
-    });
-}
-
-fn window_buffer_is_reduced(nccl: &Nccl) {
-    on_threads(nccl, 3, |comm| {
-        for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
-            let mut buffer = nccl.alloc(COUNT).unwrap();
-            let window = register(&comm, &mut buffer, flags).unwrap();
-            assert!(window.is_active() && window.len() == COUNT);
-            assert_eq!(window.user_ptr().unwrap(), buffer.as_mut_ptr());
-            assert!(buffer.as_slice().is_none());
-            assert_sums(&comm, &mut buffer);
-            end(&comm, window, &mut buffer);
-            buffer.free().unwrap();
-        }
-        assert_works(&comm);
-    });
-}
-
-fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [nccl.alloc::<i32>(COUNT).unwrap(), nccl.alloc::<i32>(COUNT).unwrap()];
-    buffers[0].as_mut_slice().unwrap().fill(5);
-    let windows = nccl
-        .group(|g| {
-            // SAFETY: both have as many elements.
-            let register =
-                |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::COLL_SYMMETRIC) };
-            comms.iter().zip(&mut buffers).map(register).collect::<Result<Vec<_>>>()
-        })
-        .unwrap();
-    let signals = [signal_of(0)];
-    let half = buffers[0].get(..HALF).unwrap();
-    nccl.group(|g| {
-        comms[0].put_signal(half, 1, windows[0].at(HALF), Signal::default(), g.stream(STREAM))?;
-        comms[1].wait_signal(&signals, g.stream(STREAM))
-    })
-    .unwrap();
-    // SAFETY: what was started has run, and no other thread has the communicators.
-    buffers.iter_mut().for_each(|buffer| unsafe { buffer.assume_idle() });
-    windows.into_iter().for_each(|window| window.deregister().unwrap());
-    assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
-}
-
-fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
-    on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
-        let mut buffer = nccl.alloc(COUNT).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        put_around(&comm, &mut buffer, &window);
-        end(&comm, window, &mut buffer);
-        within(SHORT, || comm.destroy()).unwrap();
-    });
-}
-
 /// Puts the first half of every rank's window into the second half of the next rank's.
 fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<i32>) {
     let (rank, size) = (comm.rank(), comm.size());
@@ -199,86 +116,6 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
             end(&comm, window, &mut buffer);
         });
     }
-}
-
-/// Returns options that allow signals without a window.
-fn eager() -> Config {
-    Config::new().rma_eager_init(true)
-}
-
-fn wait_signal_waits_for_the_signal(nccl: &Nccl) {
-    const MOMENT: Duration = Duration::from_millis(150);
-    on_threads_with(nccl, 2, &eager(), |comm| {
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-        if comm.rank() == 1 {
-            thread::sleep(MOMENT);
-            return comm.signal(0, Signal::default(), STREAM).unwrap();
-        }
-        let start = Instant::now();
-        comm.wait_signal(&[signal_of(1)], STREAM).unwrap();
-        let waited = start.elapsed();
-        assert!(waited >= MOMENT / 2, "{waited:?}");
-    });
-}
-
-fn wait_signal_counts_signals(nccl: &Nccl) {
-    on_threads_with(nccl, 3, &eager(), |comm| {
-        if comm.rank() != 0 {
-            for _ in 0..2 * comm.rank() {
-                comm.signal(0, Signal::default(), STREAM).unwrap();
-            }
-            return comm.barrier(&mut [0_u8], STREAM).unwrap();
-        }
-        comm.wait_signal(&[signal_of(1), WaitSignal { count: 3, ..signal_of(2) }], STREAM).unwrap();
-        comm.wait_signal(&[signal_of(2), signal_of(1)], STREAM).unwrap();
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
-fn signals_are_kept_apart_by_index_and_context(nccl: &Nccl) {
-    on_threads_with(nccl, 2, &eager().num_rma_sig(2).num_rma_ctx(3), |comm| {
-        let all = || (0..2).flat_map(|index| (0..3).map(move |context| Signal { index, context }));
-        if comm.rank() == 1 {
-            all().for_each(|signal| comm.signal(0, signal, STREAM).unwrap());
-        } else {
-            let signals: Vec<_> = all().map(|signal| WaitSignal { signal, ..signal_of(1) }).collect();
-            comm.wait_signal(&signals, STREAM).unwrap();
-        }
-        for signal in [Signal { index: 2, context: 0 }, Signal { index: 0, context: 3 }] {
-            let refused = comm.signal(0, signal, STREAM).unwrap_err();
-            assert_eq!(refused.code(), Some(ResultCode::INVALID_ARGUMENT), "{refused}");
-        }
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
-fn signal_without_window_is_invalid_usage(nccl: &Nccl) {
-    let comm = of_one_thread(nccl, 1).remove(0);
-    for refused in [comm.signal(0, Signal::default(), STREAM), comm.wait_signal(&[signal_of(0)], STREAM)] {
-        let error = refused.unwrap_err();
-        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
-        assert!(error.to_string().contains("ncclCommWindowRegister"), "{error}");
-    }
-}
-
-fn put_outside_window_is_an_error(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 1);
-    let comm = &comms[0];
-    let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-    let window = register(comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-    let put = |from, at: usize| {
-        let part = buffer.get(from).expect("there is such a part");
-        comm.put_signal(part, 0, window.at(at), Signal::default(), STREAM)
-    };
-    let error = put(0..HALF, HALF + 1).unwrap_err();
-    assert_eq!(error.to_string(), "put_signal: 500 elements from 501 on are beyond the window's 1000");
-    // NCCL's own checks: overlapping buffers, and a buffer outside any window.
-    assert_eq!(put(0..HALF, 1).unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
-    let elsewhere = comm.put_signal(&[1_i32], 0, window.at(0), Signal::default(), STREAM).unwrap_err();
-    assert_eq!(elsewhere.code(), Some(ResultCode::INVALID_ARGUMENT), "{elsewhere}");
-    put(0..HALF, HALF).unwrap();
-    comm.wait_signal(&[signal_of(0)], STREAM).unwrap();
-    end(comm, window, &mut buffer);
 }
 
 /// Rank 1 gives up its window in every way that makes no promise, while rank 0 goes on writing to it.
@@ -325,61 +162,6 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     }
 }
 
-/// Rank 0 gives up a registration in which rank 1 then takes part.
-fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
-    const MOMENT: Duration = Duration::from_millis(300);
-    for is_dropped in [false, true] {
-        let (given_up, is_given_up) = mpsc::channel();
-        let (put, is_put) = mpsc::channel();
-        let id = nccl.unique_id().unwrap();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                let comm = nccl.communicator(2, 1, &id).init().unwrap();
-                let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-                is_given_up.recv().unwrap();
-                if let Ok(window) = register(&comm, &mut buffer, WindowFlags::DEFAULT) {
-                    let put = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM);
-                    assert!(put.is_err(), "put into a window that was given up");
-                }
-                put.send(()).unwrap();
-            });
-            let comm = nccl.communicator(2, 0, &id).timeout(MOMENT).init().unwrap();
-            let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-            buffer.as_mut_slice().unwrap().fill(7);
-            let address = buffer.as_ptr();
-            let timeout = register(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop);
-            assert!(matches!(timeout, Err(Error::Timeout { .. })), "{timeout:?}");
-            assert!(buffer.as_slice().is_none());
-            if is_dropped {
-                drop(buffer);
-            }
-            given_up.send(()).unwrap();
-            is_put.recv().unwrap();
-            assert!(mapped(address.addr()).is_some(), "the memory was freed");
-        });
-    }
-}
-
-fn put_into_deregistered_window_is_an_error(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        if comm.rank() == 0 {
-            comm.barrier(&mut [0_u8], STREAM).unwrap();
-            // SAFETY: rank 1's only put is refused.
-            unsafe { buffer.assume_idle() };
-            window.deregister().unwrap();
-            buffer.free().unwrap();
-            return (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
-        }
-        (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
-        let error = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM).unwrap_err();
-        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
-        assert!(error.to_string().contains("rank 0 has deregistered its part of the window"), "{error}");
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
 fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
     const MORE: usize = 3 * COUNT;
     on_threads(nccl, 2, |comm| {
@@ -394,27 +176,6 @@ fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
             let error = put(COUNT).unwrap_err();
             assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
             assert!(error.to_string().contains("rank 0's part has 4000 bytes"), "{error}");
-        }
-        end(&comm, window, &mut buffer);
-    });
-}
-
-/// Rank 1 reduces its window with another communicator while rank 0 puts into it.
-fn reduction_of_window_memory_sees_values_that_were_put(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-        buffer.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        let alone = comm.split(Some(comm.rank() as u32), 0).init().unwrap().expect("a child");
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-        for _ in 0..100 {
-            if comm.rank() == 0 {
-                comm.put_signal(&buffer, 1, window.at(0), Signal::default(), STREAM).unwrap();
-            } else {
-                let mut maximum = [0; COUNT];
-                alone.all_reduce(&buffer, &mut maximum, ReduceOp::Max, STREAM).unwrap();
-                assert!(maximum.iter().all(|value| [1, 2].contains(value)));
-            }
         }
         end(&comm, window, &mut buffer);
     });

@@ -2,31 +2,23 @@
 
 use std::sync::{Barrier, mpsc};
 use std::thread;
-use std::time::Duration;
 
-use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
-    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_each,
-    on_threads_with, within,
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads_each, on_threads_with,
+    wait_until_busy, within,
 };
 
 cases! {
     split_orders_ranks_by_color_and_key,
-    child_split_again_works,
-    child_has_its_own_options,
-    shrink_leaves_parent_usable,
     shrink_after_lost_rank_works,
-    shrunk_communicator_shrinks_again,
     grow_adds_new_ranks,
     grow_id_is_used_once,
     revoke_ends_work_of_absent_peer,
-    split_after_revoke_works,
     split_and_shrink_after_failed_group_and_revoke_work,
-    suspended_communicator_refuses_work_until_resume,
-    memory_statistics_add_up,
 }
 
 /// Returns options for a blocking and for a nonblocking communicator.
@@ -82,50 +74,6 @@ fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
     }
 }
 
-fn child_split_again_works(nccl: &Nccl) {
-    on_threads(nccl, 4, |comm| {
-        let half = comm.split(Some(comm.rank() as u32 / 2), 0).init().unwrap().expect("a child");
-        comm.destroy().unwrap();
-        let quarter = half.split(Some(half.rank() as u32), 0).init().unwrap().expect("a child");
-        // Parent and child are used side by side.
-        assert_works(&half);
-        use_up(quarter, 1, 0);
-        let again = half.split(Some(0), 0).init().unwrap().expect("a child");
-        let rank = half.rank();
-        drop(half);
-        use_up(again, 2, rank);
-    });
-}
-
-/// Splits a nonblocking child off a blocking parent.
-fn child_has_its_own_options(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
-        let child = comm.split(Some(0), 0).config(&config).init().unwrap().expect("a child");
-        assert_works(&child);
-        if comm.rank() == 0 {
-            let error = within(SHORT, || sum(&child)).unwrap_err();
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        }
-        assert_works(&comm);
-    });
-}
-
-fn shrink_leaves_parent_usable(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_with(nccl, 3, &config, |comm| {
-            let rank = comm.rank();
-            if rank != 1 {
-                let shrunk = comm.shrink(&[1], ShrinkMode::Default).init().unwrap();
-                use_up(shrunk, 2, rank / 2);
-            }
-            // The parent is still usable.
-            assert_works(&comm);
-            comm.destroy().unwrap();
-        });
-    }
-}
-
 fn shrink_after_lost_rank_works(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 4, &config), |comm| {
@@ -140,22 +88,6 @@ fn shrink_after_lost_rank_works(nccl: &Nccl) {
             within(SHORT, || comm.destroy()).unwrap();
         });
     }
-}
-
-/// Shrinks the result of a shrink.
-fn shrunk_communicator_shrinks_again(nccl: &Nccl) {
-    on_threads(nccl, 3, |comm| {
-        let rank = comm.rank();
-        if rank == 0 {
-            return;
-        }
-        let pair = comm.shrink(&[0], ShrinkMode::Abort).init().unwrap();
-        assert_works(&pair);
-        if rank == 1 {
-            let alone = pair.shrink(&[1], ShrinkMode::Abort).init().unwrap();
-            use_up(alone, 1, 0);
-        }
-    });
 }
 
 fn grow_adds_new_ranks(nccl: &Nccl) {
@@ -222,9 +154,11 @@ fn grow_id_is_used_once(nccl: &Nccl) {
 /// Ranks 0 and 1 wait for rank 2, which revokes instead.
 fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
     for config in configs() {
-        on_threads_each(working(nccl, 3, &config), |comm| {
+        let comms = working(nccl, 3, &config);
+        let handles: Vec<_> = comms[..2].iter().map(Communicator::abort_handle).collect();
+        on_threads_each(comms, |comm| {
             if comm.rank() == 2 {
-                thread::sleep(Duration::from_millis(100));
+                handles.iter().for_each(wait_until_busy);
             } else {
                 let ended = within(SHORT, || sum(&comm)).unwrap_err();
                 assert!(matches!(ended, Error::Nccl { .. }), "{ended:?}");
@@ -232,23 +166,6 @@ fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
             within(SHORT, || comm.revoke()).unwrap();
             assert_code(sum(&comm), ResultCode::INVALID_USAGE);
             within(SHORT, || comm.destroy()).unwrap();
-        });
-    }
-}
-
-fn split_after_revoke_works(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_each(working(nccl, 3, &config), |comm| {
-            let rank = comm.rank();
-            comm.revoke().unwrap();
-            let child =
-                within(SHORT, || comm.split(Some(0), -(rank as i32)).init()).unwrap().expect("a child");
-            use_up(child, 3, 2 - rank);
-            if rank != 0 {
-                let shrunk = comm.shrink(&[0], ShrinkMode::Default).init().unwrap();
-                use_up(shrunk, 2, rank - 1);
-            }
-            drop(comm);
         });
     }
 }
@@ -276,39 +193,4 @@ fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
             }
         });
     }
-}
-
-fn suspended_communicator_refuses_work_until_resume(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_with(nccl, 2, &config, |comm| {
-            let is_suspended = || comm.memory(MemoryStatistic::Suspended).unwrap();
-            assert_code(comm.resume(), ResultCode::INVALID_USAGE);
-            for _ in 0..2 {
-                assert_works(&comm);
-                assert_eq!(is_suspended(), 0);
-                comm.suspend().unwrap();
-                assert_eq!(is_suspended(), 1);
-                let refused = sum(&comm).unwrap_err();
-                assert!(matches!(refused, Error::InvalidUsage { .. }), "{refused}");
-                assert!(refused.to_string().contains("suspended"), "{refused}");
-                comm.resume().unwrap();
-            }
-            assert_eq!(is_suspended(), 0);
-            assert_works(&comm);
-            comm.destroy().unwrap();
-        });
-    }
-}
-
-fn memory_statistics_add_up(nccl: &Nccl) {
-    use MemoryStatistic::{Persistent, Suspendable, Total};
-    on_threads(nccl, 2, |comm| {
-        assert_works(&comm);
-        let [suspendable, persistent, total] =
-            [Suspendable, Persistent, Total].map(|statistic| comm.memory(statistic).unwrap());
-        assert!(total > 0);
-        assert_eq!(suspendable + persistent, total);
-        comm.abort_handle().abort().unwrap();
-        assert!(matches!(comm.memory(Total), Err(Error::Aborted { .. })));
-    });
 }

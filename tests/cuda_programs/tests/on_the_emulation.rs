@@ -240,8 +240,8 @@ failures! {
         "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
     failure_of_a_peer_is_pending_until_the_own_abort_if_failures_wait:
         "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
-    mismatch_is_pending_until_the_own_destroy_if_failures_wait:
-        "pending_until_the_own_destroy", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
+    mismatch_is_pending_until_the_own_teardown_if_failures_wait:
+        "pending_until_the_own_teardown", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
     abort_says_what_it_discards: "abort_without_a_question", None, [DISCARDS; 2];
 }
 

@@ -7,9 +7,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr;
 
-use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+use libnccl::config::{CtaPolicy, Encryption, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::error::ResultCode;
-use libnccl::config::Encryption;
 use libnccl::{Config, Error, Nccl, UniqueId, Version, sys};
 
 use crate::outcome::{Found, Outcome, code, ensure, report};
@@ -48,6 +47,22 @@ pub(crate) fn run(nccl: &Nccl, release: &str, library: &str) {
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| check(&library)));
         report(name, outcome.unwrap_or_else(|_| Err("a panic".into())));
     }
+}
+
+/// Requests an id twice without a network: the environment's `NCCL_SOCKET_IFNAME` names no interface. Up to 2.21.5, NCCL's second call
+/// hangs.
+pub(crate) fn id_failure(nccl: &Nccl) {
+    let request = || match nccl.unique_id() {
+        Err(Error::Nccl { call: "ncclGetUniqueId", code, message, detail }) => Ok((code, message, detail)),
+        other => Err(format!("{other:?}, expected an error of NCCL's")),
+    };
+    let twice = || {
+        let (first, second) = (request()?, request()?);
+        ensure(first == second, || format!("{first:?}, then {second:?}"))?;
+        let (found, message, detail) = first;
+        Ok(Found::new(format!("{}, twice", code(found))).with(format!("{message}: {detail}")))
+    };
+    report("id failure", twice());
 }
 
 fn load(library: &Library) -> Outcome {

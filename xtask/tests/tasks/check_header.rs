@@ -67,7 +67,7 @@ fn with(text: &str, old: &str, new: &str) -> String {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/generated"]
+#[ignore = "builds bindgen for each: .ci/run generated"]
 fn contradictions_fail_the_build_with_both_forms() {
     let broadcast = HEADER.find("ncclResult_t ncclBcast(").expect("ncclBcast is declared");
     let end = broadcast + HEADER[broadcast..].find(';').expect("it ends") + 1;
@@ -109,7 +109,7 @@ fn contradictions_fail_the_build_with_both_forms() {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/generated"]
+#[ignore = "builds bindgen for each: .ci/run generated"]
 fn items_of_one_side_are_listed_and_fail_a_strict_build() {
     let dependent = Dependent::new("\"bindgen\"");
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
@@ -134,7 +134,7 @@ fn items_of_one_side_are_listed_and_fail_a_strict_build() {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/generated"]
+#[ignore = "builds bindgen for each: .ci/run generated"]
 fn header_without_the_feature_fails_the_build() {
     let dependent = Dependent::new("\"dlopen\"");
     let stderr = dependent.fails(&[]);
@@ -146,7 +146,7 @@ fn header_without_the_feature_fails_the_build() {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/generated"]
+#[ignore = "builds bindgen for each: .ci/run generated"]
 fn header_without_libclang_fails_the_build() {
     let dependent = Dependent::new("\"bindgen\"");
     let stderr = dependent.fails(&[("LIBCLANG_PATH", "/nowhere"), ("LIBNCCL_BINDGEN", "never")]);

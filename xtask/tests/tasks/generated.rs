@@ -38,7 +38,7 @@ impl Planted {
         planted.replace("libnccl/build/bindings.rs", PLANT[0], PLANT[1]);
         let manifest = format!(
             "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
-             libnccl = {{ path = {libnccl:?}, default-features = false, features = [\"bindgen\"] }}\n"
+             libnccl = {{ path = {libnccl:?}, default-features = false }}\n[features]\ndefault = [\"libnccl/bindgen\"]\n"
         );
         fs::write(planted.0.path().join("dependent/Cargo.toml"), manifest).expect("the manifest is written");
         // The dependencies that are here already.
@@ -57,11 +57,20 @@ impl Planted {
 
     /// Builds the dependent crate, which compiles only if the constant has this value. Returns what cargo prints.
     fn build(&self, value: i32, environment: &[(&str, &str)]) -> Result<String, String> {
+        self.build_with(&[], value, environment)
+    }
+
+    fn build_with(
+        &self,
+        arguments: &[&str],
+        value: i32,
+        environment: &[(&str, &str)],
+    ) -> Result<String, String> {
         let directory = self.0.path().join("dependent");
         let text = format!("const _: () = assert!(libnccl::sys::NCCL_SPLIT_NOCOLOR == {value});\n");
         fs::write(directory.join("src/lib.rs"), text).expect("the library is written");
         let mut command = Command::new(env!("CARGO"));
-        command.args(["check", "--offline"]).current_dir(directory);
+        command.args(["check", "--offline"]).args(arguments).current_dir(directory);
         command.env("CARGO_TARGET_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/check-header"));
         let output = command.envs(environment.iter().copied()).output().expect("cargo runs");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -72,7 +81,7 @@ impl Planted {
 const WARNING: &str = "the committed copy of the bindings is compiled: ";
 
 #[test]
-#[ignore = "builds bindgen: .ci/generated"]
+#[ignore = "builds bindgen: .ci/run generated"]
 fn bindings_that_differ_from_the_copy_are_compiled_only_for_changed_headers() {
     let planted = Planted::new();
     let printed = planted.build(COMMITTED, &[]).unwrap_or_else(|stderr| panic!("{stderr}"));
@@ -100,4 +109,42 @@ fn bindings_that_differ_from_the_copy_are_compiled_only_for_changed_headers() {
     assert!(!printed.contains("warning"), "{printed}");
     let printed = planted.build(COMMITTED, &[("LIBCLANG_PATH", "/nowhere")]).expect("the copy is compiled");
     assert!(printed.contains("; the copy is stale, as the headers have changed"), "{printed}");
+    let printed =
+        planted.build_with(&["--no-default-features"], COMMITTED, &[]).expect("the copy is compiled");
+    assert!(printed.contains("` is off; the copy is stale, as the headers have changed"), "{printed}");
+}
+
+#[test]
+#[ignore = "builds bindgen: .ci/run generated"]
+fn unusable_libclang_is_reported_and_arguments_for_clang_are_ignored() {
+    let planted = Planted::new();
+    planted.replace("libnccl/build/bindings.rs", PLANT[1], PLANT[0]);
+    let host = format!("BINDGEN_EXTRA_CLANG_ARGS_{}_unknown_linux_gnu", std::env::consts::ARCH);
+    let arguments = ["BINDGEN_EXTRA_CLANG_ARGS", &host].map(|name| (name, "-fpack-struct=4"));
+    let required = [&arguments[..], &[("LIBNCCL_BINDGEN", "require")]].concat();
+    planted.build(COMMITTED, &required).unwrap_or_else(|stderr| panic!("{stderr}"));
+
+    let directory = |name| {
+        let path = planted.0.path().join(name);
+        fs::create_dir(&path).expect("a directory");
+        path.to_str().expect("its name is text").to_owned()
+    };
+    // Without functions.
+    let path = directory("unusable");
+    let library = format!("{path}/libclang.so");
+    let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o", &library]).status();
+    assert!(cc.expect("cc runs").success());
+    let printed = planted.build(COMMITTED, &[("LIBCLANG_PATH", &path)]).expect("the copy is compiled");
+    assert!(printed.contains(&format!("{WARNING}bindgen failed: ")), "{printed}");
+    // The start of another library: a process that maps it ends with SIGBUS.
+    let path = directory("truncated");
+    let libc = Command::new("cc").arg("-print-file-name=libc.so.6").output().expect("cc runs").stdout;
+    let libc = fs::read(String::from_utf8(libc).expect("a path").trim()).expect("the C library");
+    fs::write(format!("{path}/libclang.so"), &libc[..1_000_000]).expect("its start");
+    let failed = planted.build(COMMITTED, &[("LIBCLANG_PATH", &path)]).expect_err("it is damaged");
+    assert!(failed.contains("If this ends with a signal, the libclang that bindgen has loaded is damaged: "));
+    let never = [("LIBCLANG_PATH", path.as_str()), ("LIBNCCL_BINDGEN", "never")];
+    planted.build(COMMITTED, &never).expect("the copy is compiled");
+    let failed = planted.build(COMMITTED, &[("LIBNCCL_BINDGEN", "yes")]).expect_err("it is no value");
+    assert!(failed.contains("LIBNCCL_BINDGEN is \"yes\"; expected auto, require or never"), "{failed}");
 }

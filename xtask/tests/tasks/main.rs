@@ -19,7 +19,7 @@ fn fails_with(output: &Output, text: &str) {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/generated"]
+#[ignore = "builds bindgen: .ci/run generated"]
 fn bindings_check_of_the_committed_bindings_succeeds() {
     let output = xtask(&["bindings", "--check"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -27,7 +27,7 @@ fn bindings_check_of_the_committed_bindings_succeeds() {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/generated"]
+#[ignore = "builds bindgen: .ci/run generated"]
 fn bindings_without_libclang_is_an_error() {
     let output = xtask(&["bindings", "--check"], &[("LIBCLANG_PATH", "/nowhere")]);
     fails_with(&output, "error: bindgen needs libclang");
@@ -35,28 +35,28 @@ fn bindings_without_libclang_is_an_error() {
 
 #[test]
 fn nvidia_package_without_python_is_an_error() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = tempfile::tempdir().expect("a temporary directory");
     let cache = cache.path().to_str().expect("its name is text");
     let output = xtask(&["nvidia-package", "2.18.3"], &[("PATH", "/nowhere"), ("LIBNCCL_CACHE", cache)]);
     fails_with(&output, "python3 does not run");
     assert_eq!(
-        std::fs::read_dir(cache).expect("the cache is a folder").count(),
+        std::fs::read_dir(cache).expect("the cache is a directory").count(),
         0,
         "no partial download is left"
     );
 }
 
 #[test]
-fn malformed_release_is_an_error() {
-    fails_with(&xtask(&["nvidia-package", "../2.18.3"], &[]), "is not a release of NCCL");
-    fails_with(&xtask(&["headers", "latest"], &[]), "1 of 1 releases failed: latest");
+fn malformed_version_is_an_error() {
+    fails_with(&xtask(&["nvidia-package", "../2.18.3"], &[]), "is not a version of NCCL");
+    fails_with(&xtask(&["headers", "latest"], &[]), "1 of 1 versions failed: latest");
 }
 
 /// Compiles and runs C programs with nothing but the folder, as its users do.
 #[test]
-#[ignore = "builds all shared objects: .ci/generated"]
+#[ignore = "builds all shared objects: .ci/run generated"]
 fn cpu_so_folder_compiles_and_runs_c_programs() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let directory = folder.path().to_str().expect("its name is text");
     // The tests of crates/cpu-so and others build it there too.
     let target = concat!(env!("CARGO_TARGET_TMPDIR"), "/cpu-so");
@@ -90,8 +90,10 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
     if Command::new("c++").arg("--version").output().is_ok() {
         compilers.push(("c++", "header.cpp"));
     }
-    let folders = [(directory, directory), (&include, &lib)];
-    let runs = folders.iter().flat_map(|folders| compilers.iter().map(move |compiler| (folders, compiler)));
+    let directories = [(directory, directory), (&include, &lib)];
+    let runs = directories
+        .iter()
+        .flat_map(|directories| compilers.iter().map(move |compiler| (directories, compiler)));
     for ((include, lib), (compiler, source)) in runs {
         let program = folder.path().join(source).with_extension("");
         let mut command = Command::new(compiler);

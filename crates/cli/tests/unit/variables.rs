@@ -44,3 +44,25 @@ fn variables_of_the_cpu_backend_are_those_in_its_sources() {
     let idle: Vec<_> = listed.difference(&found).collect();
     assert!(missing.is_empty() && idle.is_empty(), "not listed: {missing:?}, not in the sources: {idle:?}");
 }
+
+/// Only a checkout has the page and the sources.
+#[test]
+fn variables_of_this_project_are_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/environment.md")).unwrap();
+    let mut count = 0;
+    for file in ["build", "src", "crates", "cuda-emulation"].iter().flat_map(|part| sources(&root.join(part)))
+    {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let names =
+            text.lines().filter_map(|line| line.split_once("const ")?.1.split_once(": &str = \"LIBNCCL_"));
+        for name in names.filter_map(|(_, rest)| rest.strip_suffix("\";")) {
+            assert!(
+                name.starts_with("TEST_") || page.contains(&format!("`LIBNCCL_{name}`")),
+                "{name} of {file:?}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= 25, "only {count} constants name variables");
+}

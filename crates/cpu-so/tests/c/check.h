@@ -70,15 +70,6 @@ static inline void *plain_memory(size_t size) {
     return memory;
 }
 
-/* Checks the size and the rank of a communicator. */
-static inline void check_identity(ncclComm_t comm, int ranks, int rank) {
-    int value = -1;
-    CHECK(ncclCommCount(comm, &value));
-    REQUIRE_EQUAL(ranks, value);
-    CHECK(ncclCommUserRank(comm, &value));
-    REQUIRE_EQUAL(rank, value);
-}
-
 /* Polls, as documented, until a nonblocking call on `comm` has ended, and returns its result. */
 static inline ncclResult_t wait_async(ncclComm_t comm) {
     const struct timespec pause = {0, 100 * 1000};

@@ -17,7 +17,6 @@
 //!
 //! Only the last row depends on time, because ids may be reused (`NCCL_COMM_ID`): a root that lingered longer would refuse the
 //! ranks of the next attempt. Ranks of a parent communicator do not depend on it, because they observe each other's state there.
-//! `tests/cpu/rendezvous_model.rs` tests every order of these events for a few ranks.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;

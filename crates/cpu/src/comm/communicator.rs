@@ -50,6 +50,8 @@ pub(crate) struct Communicator {
     pub(crate) aborted: AtomicBool,
     pub(crate) cancelled: AtomicBool,
     pub(crate) handle_destroyed: AtomicBool,
+    /// Set once `ncclCommFinalize` waits for the operations in progress.
+    pub(crate) is_finalizing: AtomicBool,
     pub(crate) finalized: AtomicBool,
     pub(crate) stopped: OnceLock<StopReason>,
     pub(crate) children: Children,

@@ -224,8 +224,8 @@ impl Communicator {
             && self.rank_info.get().is_some_and(|info| info.state.check_timed_out().is_ok())
     }
 
-    /// Reports a failed operation, and returns once this rank has ended it by an abort, a revocation, a shrink that aborts, or
-    /// `ncclCommDestroy`, or once `is_over` returns `true`.
+    /// Reports a failed operation, and returns once this rank has ended it by an abort, a revocation, a shrink that aborts,
+    /// `ncclCommFinalize` or `ncclCommDestroy`, or once `is_over` returns `true`.
     pub(crate) fn stay_pending(&self, error: &Error, is_over: impl Fn() -> bool) {
         const INTERVAL: Duration = Duration::from_millis(2);
         if self.is_ended() {
@@ -244,7 +244,10 @@ impl Communicator {
     }
 
     fn is_ended(&self) -> bool {
-        self.is_aborted() || self.stopped().is_some() || self.is_handle_destroyed()
+        self.is_aborted()
+            || self.stopped().is_some()
+            || self.is_handle_destroyed()
+            || self.is_finalizing.load(Relaxed)
     }
 
     /// Makes the communicator unusable. The first error is kept.

@@ -88,6 +88,7 @@ fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
     if communicator.finalized.load(Relaxed) {
         return Err(Error::argument("the communicator has already been finalized"));
     }
+    communicator.is_finalizing.store(true, Relaxed);
     if communicator.known_driver().is_none() || communicator.config.blocking {
         communicator.synchronize();
         communicator.finalized.store(true, Relaxed);

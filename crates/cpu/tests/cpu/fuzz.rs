@@ -12,7 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::is_own_process;
-use crate::common::{OK, all_reduce, alone, descriptors, init_rank, last_error, rendezvous_name, unique_id};
+use crate::common::watchdog::{LIMIT as SHORT, Watchdog};
+use crate::common::{
+    alone, assert_sum, descriptors, init_rank, last_error, on_threads, rendezvous_name, unique_id,
+};
 use libnccl::sys::{ncclResult_t, ncclUniqueId};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -21,39 +24,19 @@ use rustix::net::{
     SocketFlags, SocketType, accept_with, bind, connect, listen, recv, send, sendmsg, socket_with,
 };
 
-/// Limit for a round, which has no other rank to wait for.
-const ROUND_LIMIT: Duration = Duration::from_secs(5);
-
-/// Interval between two checks of the watchdog.
-const TICK: Duration = Duration::from_millis(5);
-
 fn seed() -> u64 {
     from_environment("LIBNCCL_TEST_FUZZ_SEED").unwrap_or_else(fresh_seed)
 }
 
-/// Runs `body`, which counts its rounds, and ends the program if the count stops: a thread that hangs cannot be ended
-/// otherwise.
-fn watched<T: Send>(seed: u64, body: impl FnOnce(&AtomicU64) -> T + Send) -> T {
-    let (rounds, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let (mut last, mut idle) = (0, Duration::ZERO);
-            while !done.load(Relaxed) {
-                // Counts ticks rather than time: while the machine is suspended, nothing hangs.
-                thread::sleep(TICK);
-                let now = rounds.load(Relaxed);
-                idle = if now == last { idle + TICK } else { Duration::ZERO };
-                last = now;
-                if idle > ROUND_LIMIT {
-                    eprintln!("seed {seed}: round {now} hangs; the last error is: {}", last_error());
-                    std::process::exit(101);
-                }
-            }
-        });
-        let result = scope.spawn(|| body(rounds)).join();
-        done.store(true, Relaxed);
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+/// Runs `body` with a seed, in a separate process that ends if it hangs, and expects no descriptors to stay open.
+fn in_own_process(limit: Duration, body: impl FnOnce(u64)) {
+    let _alone = alone();
+    if is_own_process() {
+        let (_watchdog, seed, before) = (Watchdog::with_limit(limit), seed(), descriptors());
+        println!("seed {seed}");
+        body(seed);
+        assert_eq!(descriptors(), before, "seed {seed}: files stay open");
+    }
 }
 
 /// Returns whether a code is an error of NCCL: not success, in progress, or unknown.
@@ -96,58 +79,36 @@ fn with_bytes(id: &ncclUniqueId, change: impl FnOnce(&mut [u8])) -> ncclUniqueId
     changed
 }
 
-/// Passes corrupted ids to `ncclCommInitRank`.
-fn initialise_with_corrupted_ids(inputs: u64) {
-    let _alone = alone();
-    if !is_own_process() {
-        return;
-    }
-    let seed = seed();
-    let files = descriptors();
-    let refused = watched(seed, |rounds| {
-        let mut random = Random(seed);
-        let id = unique_id();
-        let mut refused = 0;
-        for input in 0..inputs {
-            rounds.fetch_add(1, Relaxed);
-            let corrupted = with_bytes(&id, |bytes| corrupt(bytes, &mut random));
-            if corrupted == id {
-                continue;
-            }
-            refused += 1;
-            // With one rank, with several, and with a rank or a number of ranks that is itself invalid.
-            let several = 2 + random.below(3) as i32;
-            let invalid = [(0, 0), (-1, 0), (2, 2), (3, -1), (i32::MIN, i32::MAX), (4, 5)];
-            for (ranks, rank) in
-                [(1, 0), (several, random.below(several as usize) as i32), random.pick(&invalid)]
-            {
-                let mut comm = ptr::null_mut();
-                let code = nccl!(ncclCommInitRank(&mut comm, ranks, corrupted, rank));
-                let input = || format!("seed {seed}, input {input}: {ranks} {rank} {corrupted:02x?}");
-                assert!(is_error(code), "{}: {code:?}", input());
-                assert!(comm.is_null(), "{}: {code:?}", input());
-            }
+/// Passes corrupted ids to `ncclCommInitRank`: with one rank, with several, and with an invalid rank or number of ranks.
+fn initialize_with_corrupted_ids(inputs: u64, seed: u64) {
+    let (mut random, id) = (Random(seed), unique_id());
+    let mut changed = 0;
+    for input in 0..inputs {
+        let corrupted = with_bytes(&id, |bytes| corrupt(bytes, &mut random));
+        if corrupted == id {
+            continue;
         }
-        // No attempt has used the id itself.
-        let comm = init_rank(id, 1, 0).expect("the id is valid");
-        assert_eq!(all_reduce(&mut [1], comm.0), OK, "seed {seed}");
-        comm.destroy();
-        refused
-    });
-    assert_eq!(descriptors(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {refused} of {inputs} ids were changed, and refused");
-    assert!(refused > inputs / 10, "seed {seed}: {refused} changed of {inputs}");
+        changed += 1;
+        let several = 2 + random.below(3) as i32;
+        let invalid = [(0, 0), (-1, 0), (2, 2), (3, -1), (i32::MIN, i32::MAX), (4, 5)];
+        for (ranks, rank) in [(1, 0), (several, random.below(several as usize) as i32), random.pick(&invalid)]
+        {
+            let mut comm = ptr::null_mut();
+            let code = nccl!(ncclCommInitRank(&mut comm, ranks, corrupted, rank));
+            let is_right = is_error(code) && comm.is_null();
+            assert!(is_right, "seed {seed}, input {input}: {ranks} {rank} {corrupted:02x?}: {code:?}");
+        }
+    }
+    // No attempt has used the id itself.
+    let comm = init_rank(id, 1, 0).expect("the id is valid");
+    assert_sum(comm.0, 1);
+    comm.destroy();
+    assert!(changed > inputs / 10, "seed {seed}: {changed} changed of {inputs}");
 }
 
 #[test]
 fn init_with_corrupted_id_returns_error() {
-    initialise_with_corrupted_ids(5000);
-}
-
-#[test]
-#[ignore = "takes a minute: .ci/long"]
-fn init_with_a_million_corrupted_ids_returns_errors() {
-    initialise_with_corrupted_ids(1_000_000);
+    in_own_process(SHORT, |seed| initialize_with_corrupted_ids(5000, seed));
 }
 
 /// Damage to the host or the namespaces is not reported as another host.
@@ -181,22 +142,6 @@ fn init_with_damaged_or_foreign_id_returns_error_that_says_so() {
     for byte in [0, !0, 7] {
         refused("foreign", &[byte; 128], "is not from this version");
     }
-}
-
-#[test]
-fn init_with_truncated_or_random_id_returns_error() {
-    let _alone = alone();
-    let mut random = Random(1);
-    let id = unique_id();
-    for length in 0..8 {
-        let cut = with_bytes(&id, |bytes| bytes[length..].fill(0));
-        assert!(init_rank(cut, 4, 3).is_err_and(is_error), "only {length} bytes");
-    }
-    for _ in 0..1000 {
-        let noise = with_bytes(&id, |bytes| random.fill(bytes));
-        assert!(init_rank(noise, 2, 1).is_err_and(is_error), "{noise:02x?}");
-    }
-    init_rank(id, 1, 0).expect("the id itself is valid").destroy();
 }
 
 /// Returns the address at which the ranks of this id rendezvous.
@@ -268,67 +213,43 @@ fn intrude(id: &ncclUniqueId, seed: u64, over: &AtomicBool, connections: &Atomic
     }
 }
 
-/// Initialises ranks among unauthenticated connections for `time`.
-fn rendezvous_among_intruders(time: Duration) {
-    let _alone = alone();
-    if !is_own_process() {
-        return;
-    }
-    let seed = seed();
-    let connections = AtomicU64::new(0);
-    let files = descriptors();
-    let inits = watched(seed, |rounds| {
-        let mut random = Random(seed);
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            let round = rounds.fetch_add(1, Relaxed);
-            let (id, ranks, over) = (unique_id(), 2 + random.below(3), AtomicBool::new(false));
-            let seeds = [random.next(), random.next()];
-            // Time for unauthenticated connections.
-            let delays: Vec<u64> = (0..ranks).map(|_| random.below(20_000) as u64).collect();
-            let codes: Vec<Result<ncclResult_t, ncclResult_t>> = thread::scope(|scope| {
-                for seed in seeds {
-                    let (over, connections) = (&over, &connections);
-                    scope.spawn(move || intrude(&id, seed, over, connections));
-                }
-                let threads: Vec<_> = (0..ranks)
-                    .map(|rank| {
-                        let delay = Duration::from_micros(delays[rank]);
-                        scope.spawn(move || {
-                            thread::sleep(delay);
-                            let comm = init_rank(id, ranks, rank)?;
-                            let mut sum = [1];
-                            let code = all_reduce(&mut sum, comm.0);
-                            assert_eq!((code, sum), (OK, [ranks as i32]), "seed {seed}, round {round}");
-                            comm.destroy();
-                            Ok(code)
-                        })
-                    })
-                    .collect();
-                let codes = threads.into_iter().map(|thread| thread.join());
-                let codes: Vec<_> = codes.collect();
-                over.store(true, Relaxed);
-                codes.into_iter().map(|code| code.unwrap_or(Err(ncclResult_t::ncclInternalError))).collect()
+/// Initializes ranks among unauthenticated connections for `time`.
+fn rendezvous_among_intruders(time: Duration, seed: u64) {
+    let (mut random, connections, end) = (Random(seed), AtomicU64::new(0), Instant::now() + time);
+    let mut inits = 0;
+    while Instant::now() < end {
+        inits += 1;
+        let (id, ranks, over) = (unique_id(), 2 + random.below(3), AtomicBool::new(false));
+        let seeds = [random.next(), random.next()];
+        // Time for unauthenticated connections.
+        let delays: Vec<u64> = (0..ranks).map(|_| random.below(20_000) as u64).collect();
+        thread::scope(|scope| {
+            for seed in seeds {
+                let (over, connections) = (&over, &connections);
+                scope.spawn(move || intrude(&id, seed, over, connections));
+            }
+            let joined = on_threads(ranks, |rank| {
+                thread::sleep(Duration::from_micros(delays[rank]));
+                let comm = init_rank(id, ranks, rank).map_err(|code| (code, last_error()))?;
+                assert_sum(comm.0, ranks);
+                comm.destroy();
+                Ok(())
             });
-            assert_eq!(codes, vec![Ok(OK); ranks], "seed {seed}, round {round}: {}", last_error());
-        }
-        rounds.load(Relaxed)
-    });
+            over.store(true, Relaxed);
+            assert_eq!(
+                joined,
+                vec![Ok::<_, (ncclResult_t, String)>(()); ranks],
+                "seed {seed}, round {inits}"
+            );
+        });
+    }
     let connections = connections.into_inner();
-    assert_eq!(descriptors(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {inits} inits, {connections} unauthenticated connections");
     assert!(connections > inits, "seed {seed}: only {connections} connections during {inits} inits");
 }
 
 #[test]
 fn unauthenticated_connections_do_not_disturb_init() {
-    rendezvous_among_intruders(Duration::from_millis(500));
-}
-
-#[test]
-#[ignore = "takes a minute: .ci/long"]
-fn unauthenticated_connections_do_not_disturb_init_for_a_minute() {
-    rendezvous_among_intruders(Duration::from_secs(60));
+    in_own_process(SHORT, |seed| rendezvous_among_intruders(Duration::from_millis(500), seed));
 }
 
 /// Opens a file to send in place of the shared memory.
@@ -375,59 +296,43 @@ fn send_reply(connection: &OwnedFd, random: &mut Random) {
 }
 
 /// Lets a rank join rendezvous whose root is this test.
-fn join_fake_roots(time: Duration) {
-    let _alone = alone();
-    if !is_own_process() {
-        return;
-    }
-    let seed = seed();
-    let files = descriptors();
-    let rounds = watched(seed, |rounds| {
-        let mut random = Random(seed);
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            let round = rounds.fetch_add(1, Relaxed);
-            let id = unique_id();
-            let listener = socket();
-            bind(&listener, &rendezvous_address(&id)).expect("the id is new");
-            listen(&listener, 1).expect("a socket can listen");
-            let result = thread::scope(|scope| {
-                let joining = scope.spawn(move || init_rank(id, 3, 1));
-                let peer = accept_with(&listener, SocketFlags::CLOEXEC).expect("a connection");
-                if random.coin() {
-                    // Receives the hello in half of the rounds.
-                    let _ = recv(&peer, &mut [0u8; 64], RecvFlags::empty());
-                }
-                for _ in 0..random.below(4) {
-                    send_reply(&peer, &mut random);
-                }
-                // The peer must not wait for a root that is gone.
-                drop(peer);
-                let result = joining.join();
-                drop(listener);
-                result
-            });
-            let text = last_error();
-            match result {
-                Ok(Err(code)) => assert!(is_error(code), "seed {seed}, round {round}: {code:?}: {text}"),
-                Ok(Ok(_)) => panic!("seed {seed}, round {round}: an init without a root succeeded"),
-                Err(_) => panic!("seed {seed}, round {round}: the rank panicked"),
+fn join_fake_roots(time: Duration, seed: u64) {
+    let (mut random, end) = (Random(seed), Instant::now() + time);
+    while Instant::now() < end {
+        let (id, listener) = (unique_id(), socket());
+        bind(&listener, &rendezvous_address(&id)).expect("the id is new");
+        listen(&listener, 1).expect("a socket can listen");
+        let result = thread::scope(|scope| {
+            let joining = scope.spawn(move || init_rank(id, 3, 1).map(drop));
+            let peer = accept_with(&listener, SocketFlags::CLOEXEC).expect("a connection");
+            if random.coin() {
+                // Receives the hello in half of the rounds.
+                let _ = recv(&peer, &mut [0u8; 64], RecvFlags::empty());
             }
-            assert!(!text.is_empty(), "seed {seed}, round {round}: an error without a text");
-        }
-        rounds.load(Relaxed)
-    });
-    assert_eq!(descriptors(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {rounds} fake roots");
+            for _ in 0..random.below(4) {
+                send_reply(&peer, &mut random);
+            }
+            // The peer must not wait for a root that is gone.
+            drop(peer);
+            joining.join().expect("the rank does not panic")
+        });
+        assert!(result.is_err_and(is_error), "seed {seed}: {result:?}: {}", last_error());
+        assert!(!last_error().is_empty(), "seed {seed}: an error without a text");
+    }
 }
 
 #[test]
 fn init_with_fake_root_returns_error() {
-    join_fake_roots(Duration::from_millis(1500));
+    in_own_process(SHORT, |seed| join_fake_roots(Duration::from_millis(1500), seed));
 }
 
 #[test]
-#[ignore = "takes a minute: .ci/long"]
-fn init_with_fake_root_returns_error_for_a_minute() {
-    join_fake_roots(Duration::from_secs(60));
+#[ignore = "takes minutes: .ci/long"]
+fn hostile_input_for_minutes_is_refused() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    in_own_process(15 * MINUTE, |seed| {
+        initialize_with_corrupted_ids(1_000_000, seed);
+        rendezvous_among_intruders(MINUTE, seed);
+        join_fake_roots(MINUTE, seed);
+    });
 }

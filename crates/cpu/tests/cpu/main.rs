@@ -8,14 +8,11 @@ mod common;
 
 // Tests start in the order of their names; these take longest, and none of them runs beside another.
 mod between_processes;
-mod collective_config;
 mod debug;
 #[cfg(feature = "device-api")]
 mod device_api;
 mod disagreements;
 mod environment;
-mod errors;
-mod exactness;
 mod findings;
 mod fuzz;
 mod invalid_buffers;
@@ -32,9 +29,4 @@ mod planted_faults;
 mod point_to_point;
 mod rank_failure;
 mod ras;
-mod rendezvous_model;
-mod soak;
-mod suspend;
 mod waits;
-mod windows;
-mod wrong_programs;

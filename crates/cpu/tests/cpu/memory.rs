@@ -1,12 +1,13 @@
-//! `ncclMemAlloc` and `ncclMemFree`.
+//! What memory takes of a process: file descriptors of `ncclMemAlloc`, and what a communicator stages.
 
 use std::ffi::c_void;
 use std::fs::File;
 use std::ptr;
 
-use crate::common::processes::is_own_process;
-use crate::common::{ARGUMENT, OK, alone, assert_last_error, last_error};
-use libnccl::sys::ncclResult_t;
+use crate::common::processes::{self, RankProcess, is_own_process};
+use crate::common::watchdog::Watchdog;
+use crate::common::{Comm, I32, Mode, OK, STREAM, all_reduce, init, last_error, together};
+use libnccl::sys::{ncclCommMemStat_t, ncclResult_t};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn allocate(size: usize) -> *mut c_void {
@@ -24,54 +25,6 @@ fn files() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = links.flat_map(|link| std::fs::read_link(link.path()));
     names.filter(|name| name.to_string_lossy().starts_with("/memfd:")).count()
-}
-
-#[test]
-fn mem_alloc_returns_aligned_zeroed_memory() {
-    let _alone = alone();
-    for size in [1, 4096, 10_000, 1 << 20, (4 << 20) + 1] {
-        // Twice: freed contents must not reappear.
-        for _ in 0..2 {
-            let memory = allocate(size);
-            assert_eq!(memory.addr() % 4096, 0);
-            // SAFETY: ncclMemAlloc has returned `size` initialized bytes, which only this test uses.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), size) };
-            assert!(bytes.iter().all(|byte| *byte == 0), "{size}");
-            bytes.fill(0xA5);
-            assert_eq!(free(memory), OK);
-        }
-    }
-}
-
-#[test]
-fn mem_alloc_of_zero_bytes_returns_null() {
-    let _alone = alone();
-    assert_eq!(allocate(0), ptr::null_mut());
-    assert_eq!(nccl!(ncclMemAlloc(ptr::null_mut(), 1)), ARGUMENT);
-    assert_eq!(free(ptr::null_mut()), OK);
-}
-
-#[test]
-fn mem_free_of_foreign_or_freed_pointer_is_invalid_argument() {
-    let _alone = alone();
-    let memory = allocate(10_000);
-    let mut foreign = 0_u64;
-    for wrong in [ptr::from_mut(&mut foreign).cast(), memory.wrapping_byte_add(4096)] {
-        assert_eq!(free(wrong), ARGUMENT);
-        assert_last_error(&format!("{wrong:p} is not from ncclMemAlloc"));
-    }
-    assert_eq!(free(memory), OK);
-    assert_eq!(free(memory), ARGUMENT);
-}
-
-#[test]
-fn mem_alloc_of_too_many_bytes_is_system_error() {
-    let _alone = alone();
-    for size in [usize::MAX, usize::MAX - 4096, 1 << 60] {
-        let mut memory = ptr::dangling_mut();
-        assert_eq!(nccl!(ncclMemAlloc(&mut memory, size)), ncclResult_t::ncclSystemError, "{size}");
-        assert_eq!(memory, ptr::dangling_mut(), "the pointer is written on success only");
-    }
 }
 
 #[test]
@@ -115,4 +68,45 @@ fn allocation_beyond_the_process_limits_is_private() {
     limit(Resource::Nofile, 1);
     File::open("/proc/self/exe").expect_err("no file descriptor is left");
     use_memory(4096);
+}
+
+rank_tasks! { "stage" => stage }
+
+/// Sums private memory, which processes stage, and suspends.
+fn stage(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let statistic = |stat| {
+        let mut value = u64::MAX;
+        assert_eq!(nccl!(ncclCommMemStats(comm, ncclCommMemStat_t(stat), &mut value)), OK);
+        value
+    };
+    let before = statistic(0);
+    assert_eq!(all_reduce(&mut vec![1f32; 300_000], comm), OK);
+    assert!(statistic(0) > before.max(500_000), "{before} {}", statistic(0));
+    assert_eq!(nccl!(ncclCommSuspend(comm, 1)), OK);
+    // Parts of pages are not released.
+    assert!(statistic(0) <= 2 * 4096, "{}", statistic(0));
+    assert_eq!(nccl!(ncclCommResume(comm)), OK);
+    assert_eq!(all_reduce(&mut vec![1f32; 300_000], comm), OK);
+    Comm(comm).destroy();
+}
+
+#[test]
+fn suspend_releases_staging_memory() {
+    let _watchdog = Watchdog::new();
+    processes::run("stage", 2);
+}
+
+/// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
+#[test]
+fn message_sent_before_suspend_arrives_after_resume() {
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Group, 2);
+    let (sent, mut received) = ([1, 2, 3], [0; 3]);
+    assert_eq!(nccl!(ncclSend(sent.as_ptr().cast(), 3, I32, 1, comms[0].0, STREAM)), OK);
+    together(Mode::Group, &comms, |_, comm| nccl!(ncclCommSuspend(comm, 1)));
+    together(Mode::Group, &comms, |_, comm| nccl!(ncclCommResume(comm)));
+    assert_eq!(nccl!(ncclRecv(received.as_mut_ptr().cast(), 3, I32, 0, comms[1].0, STREAM)), OK);
+    assert_eq!(received, sent);
+    comms.into_iter().for_each(Comm::destroy);
 }

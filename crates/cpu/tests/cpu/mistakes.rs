@@ -1,4 +1,5 @@
-//! The mistakes of `docs/what-it-finds.md`: each is made here, and what the page says about it has to be printed.
+//! The mistakes of `docs/what-it-finds.md`: each is made here, and what the page says about it has to be printed. More programs
+//! with mistakes follow, with the text that names the cause.
 //!
 //! The environment is read once per process, so each rank runs in a process of its own.
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{Comm, F32, OK, SUM, init_rank, last_error, unique_id, wait_for_peers};
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
@@ -23,7 +24,7 @@ const LONG: usize = 1 << 20;
 /// Makes a test of each mistake, which two ranks make in the function of this name, with these variables.
 macro_rules! mistakes {
     ($($name:ident $(with $variable:literal = $value:literal)?),* $(,)?) => {
-        rank_tasks! { $(stringify!($name) => $name),* }
+        rank_tasks! { $(stringify!($name) => $name,)* "program" => run_program }
 
         mod found {
             $(#[test]
@@ -87,20 +88,25 @@ fn check(mistake: &str, variables: &[(&str, &str)]) {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let row = page.lines().find(|line| test_of_row(line) == Some(mistake)).expect("a row with this test");
     let cell = row.split(" | ").nth(2).expect("a third cell");
-    let id = unique_id();
-    let start = |rank| {
-        let mut command = processes::command(mistake, &id, 2, &[rank]);
-        // The log goes to the standard output.
-        command.envs(processes::limits()).stdout(Stdio::piped());
-        command.envs(variables.iter().copied()).spawn().unwrap()
-    };
-    let children: Vec<Child> = (0..2).map(start).collect();
-    let printed: String = children.into_iter().map(finish).collect();
+    let printed = run(mistake, variables).concat();
     let texts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
     assert!(!texts.is_empty(), "no text in {row}");
     for text in texts {
         assert!(printed.lines().any(|line| has_parts(line, text)), "no line like {text:?} in:\n{printed}");
     }
+}
+
+/// Runs a task on both ranks, with short limits, and returns what each prints.
+fn run(task: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let id = unique_id();
+    let start = |rank| {
+        let mut command = processes::command(task, &id, 2, &[rank]);
+        // The log goes to the standard output.
+        command.envs(processes::limits()).stdout(Stdio::piped());
+        command.envs(variables.iter().copied()).spawn().unwrap()
+    };
+    let children: Vec<Child> = (0..2).map(start).collect();
+    children.into_iter().map(finish).collect()
 }
 
 fn has_parts(line: &str, pattern: &str) -> bool {
@@ -164,7 +170,7 @@ fn different_root(process: &RankProcess) {
     broadcast(LONG, process.rank() as i32, process.join());
 }
 
-/// Each rank is the root by itself, and waits for nobody.
+/// Each rank is the root, and waits for no other rank.
 fn different_root_of_short_call(process: &RankProcess) {
     let comm = process.join();
     broadcast(1, process.rank() as i32, comm);
@@ -206,7 +212,7 @@ fn extra_call(process: &RankProcess) {
     report(nccl!(ncclCommDestroy(comm.0)));
 }
 
-/// The root waits for nobody.
+/// The root waits for no other rank.
 fn extra_short_broadcast(process: &RankProcess) {
     let comm = process.join();
     sum(4, comm);
@@ -355,7 +361,7 @@ fn forked_child(process: &RankProcess) {
         let child = unsafe { libc::fork() };
         if child == 0 {
             sum(4, comm);
-            // SAFETY: ends the process at once.
+            // SAFETY: ends the process immediately.
             unsafe { libc::_exit(0) };
         }
         // SAFETY: a child of this process, and no place for its status.
@@ -400,10 +406,7 @@ fn all_to_all_in_place(process: &RankProcess) {
 
 #[test]
 fn all_to_all_in_place_is_right_and_warns_once() {
-    let id = unique_id();
-    let start = |rank| processes::command("all_to_all_in_place", &id, 2, &[rank]).spawn().unwrap();
-    let children: Vec<Child> = (0..2).map(start).collect();
-    for printed in children.into_iter().map(finish) {
+    for printed in run("all_to_all_in_place", &[]) {
         let warning =
             "libnccl-cpu: ncclAlltoAll: sendbuff is recvbuff, and the result is undefined in NCCL (";
         assert_eq!(printed.matches(warning).count(), 1, "{printed}");
@@ -458,20 +461,11 @@ fn different_arguments_are_an_error_of_all_ranks_in_strict_mode() {
         "different_window_sizes",
     ];
     for task in tasks {
-        for strict in [false, true] {
-            let id = unique_id();
-            let start = |rank| {
-                let mut command = processes::command(task, &id, 2, &[rank]);
-                command.env("LIBNCCL_CPU_STRICT", if strict { "1" } else { "0" }).spawn().unwrap()
-            };
-            let children: Vec<Child> = (0..2).map(start).collect();
-            for printed in children.into_iter().map(finish) {
+        for (strict, is_error) in [("0", false), ("1", true)] {
+            for printed in run(task, &[("LIBNCCL_CPU_STRICT", strict)]) {
                 let has_error = printed.contains("ncclResult_t(5): the ranks called ");
-                assert_eq!(
-                    has_error && printed.contains("(LIBNCCL_CPU_STRICT is 1)"),
-                    strict,
-                    "{task}: {printed}"
-                );
+                let is_strict = has_error && printed.contains("(LIBNCCL_CPU_STRICT is 1)");
+                assert_eq!(is_strict, is_error, "{task}: {printed}");
             }
         }
     }
@@ -479,4 +473,147 @@ fn different_arguments_are_an_error_of_all_ranks_in_strict_mode() {
 
 fn communicator_not_destroyed(process: &RankProcess) {
     sum(4, process.join());
+}
+
+/// A name, the program of a rank, and what one of the ranks has to print.
+type Program = (&'static str, fn(&RankProcess), &'static str);
+
+const PROGRAMS: [Program; 12] = [
+    // Initialization that one rank does wrong, and the others end.
+    ("same_rank", |process| init(process.id, 2, 0), "two callers passed rank 0"),
+    (
+        "negative_rank",
+        |p| wrong_init(p, |id| init(id, 2, -1)),
+        "joined: invalid rank -1: it has to be in 0..2",
+    ),
+    (
+        "no_ranks",
+        |p| wrong_init(p, |id| init(id, 0, 0)),
+        "joined: invalid number of ranks 0: it has to be in 1..=1024",
+    ),
+    (
+        "no_place_for_the_communicator",
+        |p| wrong_init(p, |id| report(nccl!(ncclCommInitRank(ptr::null_mut(), 2, id, 1)))),
+        "rank 1 failed before all ranks had joined: the pointer to the communicator is NULL",
+    ),
+    ("too_many_ids", |p| wrong_init(p, init_with_three_ids), "joined: invalid number of unique ids 3"),
+    (
+        "failed_group_of_inits",
+        |p| wrong_init(p, init_in_a_failed_group),
+        "rank 1 failed before all ranks had joined: ncclAllReduce in this group failed",
+    ),
+    // Groups.
+    (
+        "group_left_open_with_inits",
+        open_group_of_inits,
+        "a rank called ncclCommInitRank in a group that has not ended",
+    ),
+    (
+        "exit_while_a_thread_has_a_group_open",
+        group_open_at_exit,
+        "ncclGroupEnd is missing before the exit of the process",
+    ),
+    ("split_in_an_open_group", open_group_of_split, "called ncclCommSplit in a group that has not ended"),
+    (
+        "aborted_in_an_open_group",
+        abort_in_group,
+        "called ncclAllReduce(count 4, ncclFloat32, ncclSum) in a group that has not ended",
+    ),
+    // Calls that are refused on one rank, while the other waits until its limit.
+    (
+        "refused_split",
+        refused_split,
+        "and whose last call failed: the config was not initialized with NCCL_CONFIG_INITIALIZER",
+    ),
+    ("refused_operation", refused_operation, "and whose last call failed: invalid ncclDataType_t 77"),
+];
+
+fn run_program(process: &RankProcess) {
+    let program = PROGRAMS.iter().find(|(name, ..)| *name == process.arguments[0]);
+    program.map_or(any_stream as fn(&RankProcess), |(_, program, _)| *program)(process);
+}
+
+#[test]
+fn program_with_a_mistake_prints_its_cause() {
+    let strict: (_, _, &[_]) = (
+        "any_stream",
+        "ncclAllReduce(count 4, ncclFloat32, ncclSum): stream 0x1234 is neither used nor checked",
+        &[("LIBNCCL_CPU_STRICT", "1")],
+    );
+    let programs = PROGRAMS.iter().map(|(name, _, cause)| (*name, *cause, &[][..]));
+    for (name, cause, variables) in programs.chain([strict]) {
+        let printed = run(&format!("program {name}"), variables).concat();
+        assert!(printed.contains(cause), "{name}: no {cause:?} in:\n{printed}");
+        let waited = "have come; missing";
+        assert!(!printed.contains(waited), "{name}: a rank waited for one that never joins:\n{printed}");
+    }
+}
+
+fn init(id: ncclUniqueId, ranks: i32, rank: i32) {
+    let mut comm = ptr::null_mut();
+    report(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)));
+}
+
+/// Initializes, rank 1 with a mistake, once the other rank waits.
+fn wrong_init(process: &RankProcess, wrong: fn(ncclUniqueId)) {
+    if process.rank() == 0 {
+        return init(process.id, 2, 0);
+    }
+    wait_for_peers(&process.id, 0);
+    wrong(process.id);
+}
+
+fn init_with_three_ids(id: ncclUniqueId) {
+    let mut comm = ptr::null_mut();
+    report(nccl!(ncclCommInitRankScalable(&mut comm, 2, 1, 3, [id; 3].as_mut_ptr(), ptr::null_mut())));
+}
+
+fn init_in_a_failed_group(id: ncclUniqueId) {
+    let mut comm = ptr::null_mut();
+    report(nccl!(ncclGroupStart()));
+    report(nccl!(ncclCommInitRank(&mut comm, 2, id, 1)));
+    sum(4, Comm(ptr::null_mut()));
+    report(nccl!(ncclGroupEnd()));
+}
+
+fn open_group_of_inits(process: &RankProcess) {
+    report(nccl!(ncclGroupStart()));
+    init(process.id, 2, process.rank() as i32);
+}
+
+fn open_group_of_split(process: &RankProcess) {
+    let (comm, mut child) = (process.join(), ptr::null_mut());
+    report(nccl!(ncclGroupStart()));
+    report(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, ptr::null_mut())));
+    report(nccl!(ncclCommDestroy(comm.0)));
+}
+
+fn abort_in_group(process: &RankProcess) {
+    let comm = process.join();
+    report(nccl!(ncclGroupStart()));
+    sum(4, comm);
+    report(nccl!(ncclCommAbort(comm.0)));
+}
+
+fn refused_split(process: &RankProcess) {
+    let (comm, mut config, mut child) = (process.join(), ncclConfig_t::initializer(), ptr::null_mut());
+    config.size *= 1 - process.rank();
+    report(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, &mut config)));
+    if process.rank() == 1 {
+        processes::outlast_the_limit();
+    }
+}
+
+fn refused_operation(process: &RankProcess) {
+    let comm = process.join();
+    all_reduce(4, [F32, ncclDataType_t(77)][process.rank()], SUM, comm);
+    if process.rank() == 1 {
+        processes::outlast_the_limit();
+    }
+}
+
+fn any_stream(process: &RankProcess) {
+    let (mut buffer, comm) = ([0_f32; 4], process.join());
+    let (place, stream) = (buffer.as_mut_ptr().cast(), ptr::without_provenance_mut(0x1234));
+    report(nccl!(ncclAllReduce(place, place, 4, F32, SUM, comm.0, stream)));
 }

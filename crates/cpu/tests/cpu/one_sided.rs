@@ -1,6 +1,7 @@
-//! One-sided operations: puts into windows, and signals.
+//! Windows, puts and signals: what the CPU backend checks, and peers that leave.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +13,7 @@ use crate::common::{
     self, ARGUMENT, Comm, I32, Mode, OK, REMOTE, STREAM, USAGE, alone, assert_last_error, init, last_error,
     on_threads, together, wait_async,
 };
-use libnccl::sys::{
-    ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
-};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t};
 
 fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t) -> ncclResult_t {
     nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, 1))
@@ -57,109 +56,6 @@ unsafe impl Send for Window {}
 // SAFETY: handles are numbers.
 unsafe impl Sync for Window {}
 
-fn element(from: usize, to: usize, round: usize, index: usize) -> i32 {
-    (from * 1_000_003 + to * 10_007 + round * 101 + index) as i32
-}
-
-/// Allocates the memory of an exchange. Its halves have no word in common: a put accesses whole words, and this rank writes the
-/// second half while others put into the first.
-fn exchange_memory(ranks: usize, block: usize) -> Memory {
-    Memory::new(2 * (ranks * block).next_multiple_of(2))
-}
-
-/// In every round, puts a block into every rank's window, this rank's included, and waits for all ranks' blocks.
-fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclWindow_t, comm: ncclComm_t) {
-    for round in 0..3 {
-        let elements = memory.elements();
-        let (received, sent) = elements.split_at_mut(elements.len() / 2);
-        let (received, sent) = (&received[..ranks * block], &mut sent[..ranks * block]);
-        for (index, element_at) in sent.iter_mut().enumerate() {
-            *element_at = element(rank, index / block, round, index % block);
-        }
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        let mut all: Vec<_> = (0..ranks).map(|peer| description(1, peer)).collect();
-        assert_eq!(wait(&mut all, comm), OK, "{}", last_error());
-        for (peer, sent) in sent.chunks(block).enumerate() {
-            assert_eq!(put(sent, peer, win, rank * block, comm), OK, "{}", last_error());
-        }
-        assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
-        for (peer, received) in received.chunks(block).enumerate() {
-            let right = |(index, value): (usize, &i32)| *value == element(peer, rank, round, index);
-            assert!(received.iter().enumerate().all(right), "{peer} to {rank} in round {round}");
-        }
-        // No rank puts the next round before all have checked this one.
-        for peer in 0..ranks {
-            assert_eq!(signal(peer, 0, 0, comm), OK, "{}", last_error());
-        }
-        assert_eq!(wait(&mut all, comm), OK, "{}", last_error());
-    }
-}
-
-/// A put happens at once, or at the end of its group; puts to one peer keep their order.
-#[test]
-fn puts_to_one_peer_are_ordered_and_do_not_wait() {
-    let (comms, memories, windows) = with_windows(Mode::Group, 2, 4);
-    let (Comm(comm), Window(win)) = (comms[0], windows[0]);
-    let (mine, theirs) = (memories[0].elements(), memories[1].elements());
-    mine.copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(put(&mine[..3], 1, win, 1, comm), OK);
-    assert_eq!(theirs[..5], [0, 1, 2, 3, 0]);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(put(&mine[4..6], 1, win, 0, comm), OK);
-    assert_eq!(put(&mine[6..7], 1, win, 1, comm), OK);
-    assert_eq!(theirs[..5], [0, 1, 2, 3, 0]);
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    assert_eq!(theirs[..5], [5, 7, 2, 3, 0]);
-    assert_eq!(wait(&mut [description(3, 0)], comms[1].0), OK, "three puts in all");
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-/// Makes communicators with 2 contexts of 3 signals, which need no window.
-fn with_signals(ranks: usize) -> Vec<Comm> {
-    let id = common::unique_id();
-    on_threads(ranks, |rank| {
-        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
-        (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (2, 3, 1);
-        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, ranks as i32, id, rank as i32, &mut config)), OK);
-        Comm(comm)
-    })
-}
-
-#[test]
-fn signals_are_counted_by_pair_and_index_and_consumed_once() {
-    let _alone = alone();
-    let _watchdog = Watchdog::new();
-    for (peer, index) in [(0, 2), (0, 1), (2, 2)] {
-        let comms = with_signals(3);
-        let wait_for = |peer, index, count| {
-            wait(&mut [ncclWaitSignalDesc_t { opCnt: count, peer, sigIdx: index, ctx: 1 }], comms[1].0)
-        };
-        for _ in 0..3 {
-            assert_eq!(signal(1, 2, 1, comms[0].0), OK);
-        }
-        [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
-        assert_eq!([wait_for(0, 2, 2), wait_for(0, 2, 1)], [OK; 2]);
-        assert_eq!(wait_for(peer, index, 1), REMOTE);
-        assert_last_error(&format!("rank {peer} has left"));
-        comms[1].destroy();
-    }
-}
-
-#[test]
-fn signal_index_or_context_out_of_range_is_invalid_argument() {
-    let _alone = alone();
-    let _watchdog = Watchdog::new();
-    let comms = with_signals(2);
-    let (Comm(one), Comm(two)) = (comms[0], comms[1]);
-    for (index, context) in [(-1, 0), (3, 0), (0, -1), (0, 2), (i32::MAX, i32::MAX)] {
-        assert_eq!(signal(1, index, context, one), ARGUMENT);
-        let description = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx: context };
-        assert_eq!(wait(&mut [description], two), ARGUMENT);
-    }
-    assert_last_error("invalid ctx 2147483647: it has to be in 0..2");
-    comms.into_iter().for_each(Comm::destroy);
-}
-
 #[test]
 fn signals_beyond_those_that_a_rank_has_are_refused_when_used() {
     let _alone = alone();
@@ -172,63 +68,6 @@ fn signals_beyond_those_that_a_rank_has_are_refused_when_used() {
         assert_last_error("with numRmaSig 5 in the config, and there are 16 here");
     }
     Comm(comm).destroy();
-}
-
-#[test]
-fn put_and_signal_with_invalid_arguments_fail() {
-    let _alone = alone();
-    let (comms, memories, windows) = with_windows(Mode::Group, 2, 1024);
-    let (Comm(comm), Window(win), mine) = (comms[0], windows[0], memories[0].start);
-    let put = |from: *const i32, count, data_type, peer, win, offset, index, context, flags, comm| {
-        let data_type = ncclDataType_t(data_type);
-        let from = from.cast();
-        nccl!(ncclPutSignal(from, count, data_type, peer, win, offset, index, context, flags, comm, STREAM))
-    };
-    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 0, comm), OK);
-    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 0, ptr::null_mut()), ARGUMENT);
-    assert_eq!(put(mine, 1, 99, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
-    for peer in [-1, 2] {
-        assert_eq!(put(mine, 1, 2, peer, win, 0, 0, 0, 0, comm), ARGUMENT);
-    }
-    for wrong in [ptr::null_mut(), windows[1].0, ptr::dangling_mut()] {
-        assert_eq!(put(mine, 1, 2, 1, wrong, 0, 0, 0, 0, comm), ARGUMENT);
-        assert_last_error("is not a window of this communicator");
-    }
-    assert_eq!(put(mine, 1, 2, 1, win, 0, 1, 0, 0, comm), ARGUMENT);
-    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 1, 0, comm), ARGUMENT);
-    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 1, comm), ARGUMENT);
-    assert_last_error("invalid flags 0x1: they have to be 0");
-    // The window has 2048 elements of 4 bytes.
-    for (count, offset) in [(2049, 0), (1, 8189), (0, 8193), (1, usize::MAX), (2, usize::MAX - 7)] {
-        assert_eq!(put(mine, count, 2, 1, win, offset, 0, 0, 0, comm), ARGUMENT);
-        let expected = format!("{} bytes at offset {offset} are not inside the window", count * 4);
-        assert_last_error(&expected);
-    }
-    assert_last_error("rank 1's part has 8192 bytes");
-    assert_eq!(put(mine, usize::MAX, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
-    let outside = [0i32; 4];
-    for from in
-        [ptr::null(), outside.as_ptr(), mine.wrapping_sub(1), mine.wrapping_add(2047), memories[1].start]
-    {
-        assert_eq!(put(from, 2, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
-    }
-    assert_eq!(put(mine, 8, 2, 0, win, 16, 0, 0, 0, comm), ARGUMENT);
-    assert_last_error("overlaps with the destination");
-    assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, at the same address");
-    assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "to itself, adjacent");
-    // A put of no elements raises the signal.
-    assert_eq!(put(ptr::null(), 0, 2, 1, win, 8192, 0, 0, 0, comm), ARGUMENT);
-    assert_eq!(put(mine, 0, 2, 1, win, 8192, 0, 0, 0, comm), OK);
-    assert_eq!(wait(&mut [description(2, 0)], comms[1].0), OK);
-
-    assert_eq!(nccl!(ncclSignal(1, 0, 0, 7, comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclSignal(2, 0, 0, 0, comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclWaitSignal(-1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclWaitSignal(1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), ARGUMENT, "no signals to wait for");
-    assert_eq!(wait(&mut [description(-1, 0)], comm), ARGUMENT);
-    assert_eq!(wait(&mut [description(1, 2)], comm), ARGUMENT);
-    comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
@@ -353,47 +192,8 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
 }
 
 rank_tasks! {
-    "exchange" => exchange_in_process,
+    "register_private" => register_private_memory_at_rank_1,
     "wait_for_exited_rank" => wait_for_exited_rank,
-    "put_into_deregistered" => put_into_deregistered_part,
-}
-
-/// Puts as rank 0 into the part that rank 1 has deregistered.
-fn put_into_deregistered_part(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    let (memory, mut win) = (Memory::new(4), ptr::null_mut());
-    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
-    if process.rank() == 1 {
-        assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-        assert_eq!(signal(0, 0, 0, comm), OK);
-        assert_eq!(wait(&mut [description(1, 0)], comm), OK);
-        assert_eq!(memory.elements(), [0; 4]);
-    } else {
-        assert_eq!(wait(&mut [description(1, 1)], comm), OK);
-        memory.elements().fill(7);
-        assert_eq!(put(&memory.elements()[..2], 1, win, 0, comm), USAGE);
-        assert_last_error("rank 1 has deregistered its part of the window");
-        assert_eq!(signal(1, 0, 0, comm), OK);
-    }
-    Comm(comm).destroy();
-}
-
-#[test]
-fn put_into_deregistered_part_of_another_process_is_invalid_usage() {
-    let _watchdog = Watchdog::new();
-    processes::run("put_into_deregistered", 2);
-}
-
-/// Exchanges blocks of as many elements as the argument says.
-fn exchange_in_process(process: &RankProcess) {
-    let (ranks, block) = (process.ranks, process.arguments[0].parse().unwrap());
-    let Comm(comm) = process.join();
-    let (memory, mut win) = (exchange_memory(ranks, block), ptr::null_mut());
-    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
-    assert!(!win.is_null());
-    exchange(process.rank(), ranks, block, &memory, win, comm);
-    assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-    Comm(comm).destroy();
 }
 
 /// Exits as rank 1, and waits for its signal as rank 0.
@@ -412,32 +212,104 @@ fn wait_for_exited_rank(process: &RankProcess) {
 }
 
 #[test]
-fn put_signal_between_processes_delivers_data() {
-    let _watchdog = Watchdog::new();
-    processes::run("exchange 300000", 2);
-    processes::run("exchange 3", 4);
-}
-
-#[test]
-fn put_signal_between_threads_and_process_delivers_data() {
-    let _watchdog = Watchdog::new();
-    let (id, ranks, block) = (common::unique_id(), 3, 3);
-    let child = processes::spawn("exchange 3", &id, ranks, 1);
-    on_threads(ranks, |rank| {
-        if rank != 1 {
-            let Comm(comm) = common::init_rank(id, ranks, rank).unwrap();
-            let (memory, mut win) = (exchange_memory(ranks, block), ptr::null_mut());
-            assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
-            exchange(rank, ranks, block, &memory, win, comm);
-            assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-            Comm(comm).destroy();
-        }
-    });
-    processes::finish(child);
-}
-
-#[test]
 fn wait_signal_for_dead_process_returns_remote_error() {
     let _watchdog = Watchdog::new();
     processes::run("wait_for_exited_rank", 2);
+}
+
+fn deregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t {
+    nccl!(ncclCommWindowDeregister(comm, win))
+}
+
+fn user_pointer(comm: ncclComm_t, win: ncclWindow_t) -> Result<*mut c_void, ncclResult_t> {
+    let mut pointer = ptr::dangling_mut();
+    match nccl!(ncclWinGetUserPtr(comm, win, &mut pointer)) {
+        OK => Ok(pointer),
+        code => Err(code),
+    }
+}
+
+#[test]
+fn handle_that_stands_for_something_else_is_named() {
+    let _alone = alone();
+    let (_watchdog, comms, memory) = (Watchdog::new(), init(Mode::Group, 2), Memory::new(1024));
+    let other = comms[1].0.cast();
+    let alone = init(Mode::Group, 1)[0];
+    let (comm, mut registration, mut window) = (alone.0, ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommRegister(comm, memory.start.cast(), 4096, &mut registration)), OK);
+    assert_eq!(register(comm, &memory, &mut window), OK);
+    let deregister_buffer = |handle| nccl!(ncclCommDeregister(comm, handle));
+    let deregister_window = |handle: *mut c_void| deregister(comm, handle.cast());
+    let query_window = |handle: *mut c_void| user_pointer(comm, handle.cast()).unwrap_err();
+    let count = |handle: *mut c_void| nccl!(ncclCommCount(handle.cast(), &mut 0));
+    let destroy = |handle: *mut c_void| nccl!(ncclCommDestroy(handle.cast()));
+    let calls: [(&str, &dyn Fn(*mut c_void) -> ncclResult_t); 5] = [
+        ("is not a registration of this communicator", &deregister_buffer),
+        ("is not a window of this communicator", &deregister_window),
+        ("is not a window of this communicator", &query_window),
+        ("is not a communicator", &count),
+        ("is not a communicator", &destroy),
+    ];
+    for (handle, kind) in [(registration, "registration"), (window.cast(), "window"), (other, "communicator")]
+    {
+        for (refusal, call) in calls.iter().filter(|(refusal, _)| !refusal.contains(&format!("a {kind}"))) {
+            assert_ne!(call(handle), OK);
+            assert_last_error(&format!("{handle:p} {refusal}: it is a {kind}"));
+        }
+    }
+    // Neither one that is gone, nor a number that was never given.
+    assert_eq!((deregister_buffer(registration), deregister_window(window.cast())), (OK, OK));
+    for (handle, kind) in [(registration, "window"), (window.cast(), "registration")] {
+        assert_ne!(if kind == "window" { query_window(handle) } else { deregister_buffer(handle) }, OK);
+        assert_last_error(if kind == "window" { "it is a registration" } else { "it is a window" });
+    }
+    assert_ne!(deregister_buffer(ptr::without_provenance_mut(0xffff_fff2)), OK);
+    assert!(last_error().ends_with("is not a registration of this communicator"), "{}", last_error());
+    [comms, vec![alone]].concat().into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn window_register_mismatch_names_both_ranks() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Threads, 2);
+    let codes = on_threads(2, |rank| {
+        let (memory, mut win) = (Memory::new(1024), ptr::null_mut());
+        let place = memory.start.cast();
+        let code = nccl!(ncclCommWindowRegister(comms[rank].0, place, 4096, &mut win, rank as i32));
+        assert!(win.is_null());
+        code
+    });
+    assert_eq!(codes, [USAGE; 2]);
+    let text = last_error();
+    assert!(text.contains("different winFlags: rank 1 with 0x1, rank 0 with 0x0"), "{text}");
+    let codes = on_threads(2, |rank| {
+        let (memory, mut win, Comm(comm)) = (Memory::new(1024), ptr::null_mut(), comms[rank]);
+        match rank {
+            0 => register(comm, &memory, &mut win),
+            _ => nccl!(ncclCommSuspend(comm, 1)),
+        }
+    });
+    assert_eq!(codes, [USAGE; 2]);
+    let text = last_error();
+    assert!(text.contains("rank 1 called ncclCommSuspend, rank 0 called ncclCommWindowRegister"), "{text}");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+fn register_private_memory_at_rank_1(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
+    let private = vec![0u8; 3 * 4096];
+    let aligned = private.as_ptr().wrapping_add(private.as_ptr().align_offset(4096));
+    let place = if process.rank() == 1 { aligned.cast_mut().cast() } else { memory.start.cast() };
+    assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, &mut win, 0)), OK);
+    assert!(win.is_null(), "a window of private memory");
+    assert_eq!(deregister(comm, win), OK);
+    Comm(comm).destroy();
+}
+
+#[test]
+fn window_with_private_memory_is_null() {
+    let _watchdog = Watchdog::new();
+    processes::run("register_private", 3);
 }

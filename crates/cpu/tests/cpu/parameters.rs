@@ -1,14 +1,12 @@
-//! Parameters and encryption.
+//! Parameters: their values, types and handles.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int};
 use std::process::Stdio;
 use std::ptr;
 
 use crate::common::processes::{self, RankProcess};
-use crate::common::{ARGUMENT, OK, USAGE, alone, assert_last_error, last_error, unique_id};
-use libnccl::sys::{
-    ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
-};
+use crate::common::{ARGUMENT, OK, alone, last_error, unique_id};
+use libnccl::sys::{ncclParamHandle, ncclParamHandle_t, ncclResult_t};
 
 const KEYS: [&str; 4] = ["LIBNCCL_MEMORY_SPACE", "LIBNCCL_OPEN_GROUPS", "LIBNCCL_MAX_RANKS", "NCCL_DEBUG"];
 
@@ -104,27 +102,6 @@ fn foreign_parameter_handle_is_invalid_argument() {
     assert_eq!(nccl!(ncclCommDestroy(comm)), OK);
 }
 
-#[test]
-fn null_pointer_is_invalid_argument() {
-    let _alone = alone();
-    let (mut handle, mut value, mut length) = (ptr::null_mut(), ptr::null(), 0);
-    let (key, mut keys): (_, *mut *const c_char) = (c"NCCL_DEBUG".as_ptr(), ptr::null_mut());
-    assert_eq!(nccl!(ncclParamGetAllParameterKeys(ptr::null_mut(), &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, ptr::null_mut())), ARGUMENT);
-    assert_eq!(nccl!(ncclParamBind(ptr::null_mut(), key)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamBind(&mut handle, ptr::null())), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetParameter(key, ptr::null_mut(), &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, ptr::null_mut())), ARGUMENT);
-    let (text, number) = (bind(c"NCCL_DEBUG"), bind(c"LIBNCCL_MAX_RANKS"));
-    assert_eq!(nccl!(ncclParamGetStr(text, ptr::null_mut())), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetI64(number, ptr::null_mut())), ARGUMENT);
-    let mut bytes = [0_u8; 64];
-    let place: *mut c_void = bytes.as_mut_ptr().cast();
-    assert_eq!(nccl!(ncclParamGet(text, ptr::null_mut(), 64, &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGet(text, place, 64, ptr::null_mut())), ARGUMENT);
-}
-
 rank_tasks! { "dump" => dump_parameters }
 
 fn dump_parameters(_: &RankProcess) {
@@ -174,34 +151,4 @@ fn dump_shows_interpreted_environment() {
         let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
         assert_eq!(values, ["host", "0", "1024", expected], "{level:?}");
     }
-}
-
-fn encrypt(mode: c_int, secret: Option<&CStr>) -> ncclResult_t {
-    let psk = secret.map_or(ptr::null(), CStr::as_ptr);
-    let config = ncclEncryptionConfig_t { mode, psk, ..ncclEncryptionConfig_t::initializer() };
-    nccl!(ncclSetEncryption(&config))
-}
-
-#[test]
-fn set_encryption_validates_config() {
-    let _alone = alone();
-    let [none, secret] =
-        [ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE, ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK]
-            .map(|mode| mode.0 as c_int);
-    assert_eq!(nccl!(ncclSetEncryption(ptr::null())), OK);
-    assert_eq!(nccl!(ncclSetEncryption(&ncclEncryptionConfig_t::initializer())), OK);
-    assert_eq!(encrypt(none, Some(c"short")), OK);
-    let magic = ncclEncryptionConfig_t { magic: 1, ..ncclEncryptionConfig_t::initializer() };
-    assert_eq!(nccl!(ncclSetEncryption(&magic)), ARGUMENT);
-    assert_last_error("0x1 and has to be 0xcafebeef");
-    for mode in [-1, 2] {
-        assert_eq!(encrypt(mode, None), ARGUMENT);
-        assert_last_error(&format!("encryption mode {mode}:"));
-    }
-    assert_eq!(encrypt(secret, None), ARGUMENT);
-    let key = |length| CString::new(vec![b'k'; length]).unwrap();
-    assert_eq!(encrypt(secret, Some(&key(31))), ARGUMENT);
-    assert_eq!(last_error(), "the pre-shared key has 31 bytes and has to have 32 or more");
-    assert_eq!(encrypt(secret, Some(&key(32))), USAGE);
-    assert_last_error("opens no TCP connections that could be encrypted");
 }

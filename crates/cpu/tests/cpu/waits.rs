@@ -18,20 +18,7 @@ use crate::common::{
 use libnccl::observer::CommunicatorId;
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
-rank_tasks! {
-    "sum" => sum_with_timeout,
-    "sum_short" => sum_short_with_timeout,
-    "receive" => receive_with_timeout,
-    "late" => call_late,
-    "absent" => stay_away,
-    "sum_twice" => sum_twice,
-    "sum_and_sleep" => sum_and_sleep,
-    "init" => init_alone,
-    "come" => init_as_peer,
-    "sum_in_child" => sum_in_named_child,
-    "no_sum" => join_child_only,
-    "sum_until_error" => sum_until_error,
-}
+rank_tasks! { "rank" => follow, "sum_until_error" => sum_until_error }
 
 /// The elements of a sum in which a process is most of its time.
 const LONG: usize = 8 << 20;
@@ -42,44 +29,42 @@ fn print_remote_error(code: ncclResult_t) {
     eprintln!("error: {}", last_error());
 }
 
-fn sum_with_timeout(process: &RankProcess) {
-    print_remote_error(all_reduce(&mut [1.0; 70_000], process.join().0));
-}
-
-fn sum_short_with_timeout(process: &RankProcess) {
-    print_remote_error(all_reduce(&mut [1.0; 1], process.join().0));
-}
-
-fn receive_with_timeout(process: &RankProcess) {
-    let (comm, mut number) = (process.join(), 0_i32);
-    print_remote_error(nccl!(ncclRecv((&raw mut number).cast(), 1, I32, 1, comm.0, STREAM)));
-}
-
-/// Makes the call that the other rank has given up, which finds all that it needs.
-fn call_late(process: &RankProcess) {
-    let (comm, mut number) = (process.join(), 0_i32);
+/// Does what each of its arguments says.
+fn follow(process: &RankProcess) {
+    let (mut comm, mut number) = (ptr::null_mut(), 0_i32);
     let place = (&raw mut number).cast();
-    thread::sleep(Duration::from_secs(if std::env::var_os("LIBNCCL_TEST_SLOW").is_some() { 8 } else { 3 }));
-    print_remote_error(match process.arguments[0].as_str() {
-        "sum" => all_reduce(&mut [1.0; 1], comm.0),
-        "send" => nccl!(ncclSend(place, 1, I32, 0, comm.0, STREAM)),
-        _ => {
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), OK);
-            nccl!(ncclGroupEnd())
+    for word in process.arguments.iter().map(String::as_str) {
+        match word {
+            "join" => comm = process.join().0,
+            "child" => comm = named_child(process),
+            "late" => {
+                let is_slow = std::env::var_os("LIBNCCL_TEST_SLOW").is_some();
+                thread::sleep(Duration::from_secs(if is_slow { 8 } else { 3 }));
+            }
+            "absent" => processes::outlast_the_limit(),
+            "sleep" => {
+                eprintln!("asleep");
+                thread::sleep(Duration::from_secs(60));
+            }
+            "right-sum" => assert_eq!(all_reduce(&mut [1.0; 3], comm), OK),
+            // These are given up.
+            "init" => {
+                let joined = init_rank(process.id, process.ranks, process.rank());
+                print_remote_error(joined.map(drop).expect_err("other ranks are absent"));
+            }
+            "short-sum" => print_remote_error(all_reduce(&mut [1.0; 1], comm)),
+            "other-sum" => print_remote_error(all_reduce(&mut [1.0; 4], comm)),
+            "long-sum" => print_remote_error(all_reduce(&mut [1.0; 70_000], comm)),
+            "receive" => print_remote_error(nccl!(ncclRecv(place, 1, I32, 1, comm, STREAM))),
+            "send" => print_remote_error(nccl!(ncclSend(place, 1, I32, 0, comm, STREAM))),
+            "group" => {
+                assert_eq!(nccl!(ncclGroupStart()), OK);
+                assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm, STREAM)), OK);
+                print_remote_error(nccl!(ncclGroupEnd()));
+            }
+            _ => panic!("{word}"),
         }
-    });
-}
-
-fn stay_away(process: &RankProcess) {
-    let _comm = process.join();
-    processes::outlast_the_limit();
-}
-
-fn sum_twice(process: &RankProcess) {
-    let comm = process.join();
-    assert_eq!(all_reduce(&mut [1.0; 3], comm.0), OK);
-    print_remote_error(all_reduce(&mut [1.0; 4], comm.0));
+    }
 }
 
 /// Sums in memory from NCCL, or else of the program, until a sum fails.
@@ -90,24 +75,6 @@ fn sum_until_error(process: &RankProcess) {
     while all_reduce(elements, comm.0) == OK {}
 }
 
-fn sum_and_sleep(process: &RankProcess) {
-    let comm = process.join();
-    assert_eq!(all_reduce(&mut [1.0; 3], comm.0), OK);
-    eprintln!("asleep");
-    thread::sleep(Duration::from_secs(60));
-}
-
-fn init_alone(process: &RankProcess) {
-    print_remote_error(
-        init_rank(process.id, process.ranks, 0).map(drop).expect_err("the other ranks are absent"),
-    );
-}
-
-fn init_as_peer(process: &RankProcess) {
-    let joined = init_rank(process.id, process.ranks, process.rank());
-    print_remote_error(joined.map(drop).expect_err("the root does not answer"));
-}
-
 /// Returns this process's rank in a communicator that is made from the first, and has a name.
 fn named_child(process: &RankProcess) -> ncclComm_t {
     let (parent, mut child) = (process.join().0, ptr::null_mut());
@@ -115,15 +82,6 @@ fn named_child(process: &RankProcess) -> ncclComm_t {
     let key = process.rank() as i32;
     assert_eq!(nccl!(ncclCommSplit(parent, 0, key, &mut child, &mut config)), OK);
     child
-}
-
-fn sum_in_named_child(process: &RankProcess) {
-    print_remote_error(all_reduce(&mut [1.0; 70_000], named_child(process)));
-}
-
-fn join_child_only(process: &RankProcess) {
-    named_child(process);
-    processes::outlast_the_limit();
 }
 
 /// Returns the name in reports of the communicator that has the id.
@@ -139,7 +97,7 @@ fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
 }
 
 fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
-    let mut command = processes::command(task, id, ranks, &[rank]);
+    let mut command = processes::command(&format!("rank {task}"), id, ranks, &[rank]);
     command.envs(processes::limits()).spawn().unwrap()
 }
 
@@ -155,7 +113,7 @@ fn assert_parts(text: &str, parts: &[&str]) {
 
 #[test]
 fn wait_for_rank_without_call_is_reported_once_and_given_up() {
-    let printed: Vec<_> = start(&["sum", "absent"], 2).into_iter().map(finish).collect();
+    let printed: Vec<_> = start(&["join long-sum", "join absent"], 2).into_iter().map(finish).collect();
     assert_parts(
         &printed[0],
         &[
@@ -169,7 +127,11 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
 
 #[test]
 fn short_call_after_the_others_have_given_it_up_is_an_error() {
-    let jobs = [("sum_short", "late sum"), ("receive", "late send"), ("sum_short", "late group")];
+    let jobs = [
+        ("join short-sum", "join late short-sum"),
+        ("join receive", "join late send"),
+        ("join short-sum", "join late group"),
+    ];
     let jobs = jobs.map(|(waits, comes)| start(&[waits, comes], 2));
     for printed in jobs.into_iter().flatten().map(finish) {
         assert!(
@@ -181,7 +143,7 @@ fn short_call_after_the_others_have_given_it_up_is_an_error() {
 
 #[test]
 fn stopped_process_is_reported_with_its_last_call() {
-    let mut children = start(&["sum_twice", "sum_and_sleep"], 2);
+    let mut children = start(&["join right-sum other-sum", "join right-sum sleep"], 2);
     let mut other = children.pop().unwrap();
     let errors = other.stderr.as_mut().unwrap();
     assert!(BufReader::new(errors).lines().any(|line| line.unwrap() == "asleep"));
@@ -266,7 +228,7 @@ fn peer_names_the_root_that_does_not_answer() {
     let mut root = start_rank("init", &id, 2, 0);
     wait_for_peers(&id, 0);
     stop(&root);
-    let printed = finish(start_rank("come", &id, 2, 1));
+    let printed = finish(start_rank("init", &id, 2, 1));
     kill(&mut root);
     let report = format!(
         "{}, rank 1 of 2 still waits for the root of its id, the rank that joined first (process {}), which is stopped by \
@@ -283,7 +245,7 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
     let id = unique_id();
     let root = start_rank("init", &id, 3, 0);
     wait_for_peers(&id, 0);
-    let printed = finish(start_rank("come", &id, 3, 1));
+    let printed = finish(start_rank("init", &id, 3, 1));
     assert_parts(
         &printed,
         &[
@@ -300,8 +262,11 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
 #[test]
 fn report_names_the_communicator() {
     let id = unique_id();
-    let ranks = ["sum", "absent"].iter().enumerate().map(|(rank, task)| start_rank(task, &id, 2, rank));
-    let children = start(&["sum_in_child", "no_sum"], 2);
+    let ranks = ["join long-sum", "join absent"]
+        .iter()
+        .enumerate()
+        .map(|(rank, task)| start_rank(task, &id, 2, rank));
+    let children = start(&["child long-sum", "child absent"], 2);
     let printed: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(finish).collect();
     assert_parts(
         &printed[0],
@@ -378,7 +343,7 @@ fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
 #[test]
 fn communicators_made_in_opposite_orders_name_the_processes_that_wait_for_each_other() {
     let ids = [unique_id(), unique_id()];
-    let ranks = [0, 1].map(|rank| start_rank("come", &ids[rank], 2, rank));
+    let ranks = [0, 1].map(|rank| start_rank("init", &ids[rank], 2, rank));
     let processes = ranks.each_ref().map(Child::id);
     for (rank, printed) in ranks.map(finish).into_iter().enumerate() {
         let [name, other, process] = [name(&ids[rank]), (1 - rank).to_string(), processes[rank].to_string()];

@@ -226,8 +226,8 @@ api! {
     fn cuEventDestroy_v2(event: CUevent) {
         let mut state = Driver::get()?.enter();
         // Waits for its record continue.
-        let destroyed = state.events.remove(&EventId::of(event));
-        state.check(destroyed.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
+        let context = state.destroy_event(EventId::of(event))?;
+        state.check(context)
     }
 
     fn cuEventRecord(event: CUevent, stream: CUstream) = record_event(event, stream, false);

@@ -14,7 +14,7 @@ static const size_t lengths[LENGTHS] = {SHORT, LONG};
 /* What the exporter sends first. */
 struct handles {
     cudaIpcMemHandle_t memory[LENGTHS];
-    cudaIpcEventHandle_t filled, never;
+    cudaIpcEventHandle_t filled, never, destroyed;
 };
 
 #define SEND(to, value) REQUIRE_EQUAL((ssize_t)sizeof(value), write(to, &(value), sizeof(value)))
@@ -72,11 +72,12 @@ static void export(int peer) {
     int32_t *memory[LENGTHS], *host = malloc(LONG * sizeof *host), number = 0;
     REQUIRE(host != NULL);
     cudaStream_t stream;
-    cudaEvent_t filled, never, plain;
+    cudaEvent_t filled, never, destroyed, plain;
     CUDA(cudaSetDevice(1));
     CUDA(cudaStreamCreate(&stream));
     CUDA(cudaEventCreateWithFlags(&filled, cudaEventDisableTiming | cudaEventInterprocess));
     CUDA(cudaEventCreateWithFlags(&never, cudaEventDisableTiming | cudaEventInterprocess));
+    CUDA(cudaEventCreateWithFlags(&destroyed, cudaEventDisableTiming | cudaEventInterprocess));
     CUDA(cudaEventCreate(&plain));
     CUDA_FAILS(cudaErrorInvalidResourceHandle, cudaIpcGetEventHandle(&handles.filled, plain));
     CUDA(cudaLaunchHostFunc(stream, sleep_a_while, NULL));
@@ -90,6 +91,9 @@ static void export(int peer) {
     CUDA(cudaEventRecord(filled, stream));
     CUDA(cudaIpcGetEventHandle(&handles.filled, filled));
     CUDA(cudaIpcGetEventHandle(&handles.never, never));
+    CUDA(cudaEventRecord(destroyed, stream));
+    CUDA(cudaIpcGetEventHandle(&handles.destroyed, destroyed));
+    CUDA(cudaEventDestroy(destroyed));
     SEND(peer, handles);
 
     /* The importer has written, and recorded the event. */
@@ -136,7 +140,7 @@ static void import(int peer) {
     int32_t *memory[LENGTHS], *host = malloc(LONG * sizeof *host), number = 0;
     REQUIRE(host != NULL);
     void *again = NULL;
-    cudaEvent_t filled, never;
+    cudaEvent_t filled, never, destroyed;
     cudaStream_t stream;
     RECEIVE(peer, handles);
     CUDA(cudaSetDevice(1));
@@ -145,8 +149,10 @@ static void import(int peer) {
     CUDA(cudaMemGetInfo(&before, &total));
     CUDA(cudaIpcOpenEventHandle(&filled, handles.filled));
     CUDA(cudaIpcOpenEventHandle(&never, handles.never));
+    CUDA(cudaIpcOpenEventHandle(&destroyed, handles.destroyed));
     CUDA(cudaEventSynchronize(never));
     CUDA_NOT_READY(cudaEventQuery(filled));
+    CUDA_NOT_READY(cudaEventQuery(destroyed));
     CUDA(cudaStreamWaitEvent(stream, filled, 0));
     for (int i = 0; i < LENGTHS; i++) {
         cudaIpcMemHandle_t garbage = handles.memory[i];
@@ -170,6 +176,7 @@ static void import(int peer) {
         CUDA(cudaMemsetAsync(memory[i], 7, lengths[i] * sizeof *host, stream));
     }
     CUDA(cudaEventQuery(filled));
+    CUDA(cudaEventSynchronize(destroyed));
     CUDA(cudaMemGetInfo(&after, &total));
     REQUIRE_EQUAL(before, after);
     CUDA(cudaEventRecord(filled, stream));

@@ -29,12 +29,6 @@ impl Memory {
         self.count * size_of::<i32>()
     }
 
-    /// Returns the bytes, for use while no call uses them.
-    pub(crate) fn as_bytes(&mut self) -> &mut [u8] {
-        // SAFETY: as many initialized bytes; no call is in progress.
-        unsafe { slice::from_raw_parts_mut(self.start.cast(), self.bytes()) }
-    }
-
     /// Returns the elements, which no one else may use meanwhile.
     #[allow(clippy::mut_from_ref)]
     pub(crate) fn elements(&self) -> &mut [i32] {

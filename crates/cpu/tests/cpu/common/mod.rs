@@ -13,9 +13,7 @@ macro_rules! nccl {
 #[macro_use]
 pub(crate) mod processes;
 
-pub(crate) mod call;
 pub(crate) mod memory;
-pub(crate) mod reference;
 pub(crate) mod watchdog;
 
 use std::ffi::{CStr, c_char};
@@ -27,7 +25,6 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
-use reference::Number;
 
 pub(crate) const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 pub(crate) const ARGUMENT: ncclResult_t = ncclResult_t::ncclInvalidArgument;
@@ -107,6 +104,16 @@ pub(crate) fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<C
     }
 }
 
+/// Waits until a condition holds.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Returns the number of open file descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -126,12 +133,8 @@ pub(crate) fn hex(bytes: &[c_char]) -> String {
 /// name.
 pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     let name = rendezvous_name(id);
-    let start = Instant::now();
     let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
-    while sockets() < 1 + peers {
-        assert!(start.elapsed() < LIMIT, "{} of {peers} peers have connected", sockets().saturating_sub(1));
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the root and its peers", || sockets() > peers);
     // Time for the root to accept them and for them to send their hello.
     thread::sleep(Duration::from_millis(100));
 }
@@ -150,8 +153,25 @@ pub(crate) fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
     }
 }
 
+/// An element type of the tests' sums.
+pub(crate) trait Element {
+    const RAW: ncclDataType_t;
+}
+
+impl Element for i32 {
+    const RAW: ncclDataType_t = I32;
+}
+
+impl Element for f32 {
+    const RAW: ncclDataType_t = F32;
+}
+
+impl Element for f64 {
+    const RAW: ncclDataType_t = ncclDataType_t::ncclFloat64;
+}
+
 /// Sums the ranks' buffers, in place.
-pub(crate) fn all_reduce<T: Number>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
+pub(crate) fn all_reduce<T: Element>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
     let place = buffer.as_mut_ptr().cast();
     nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Time that a test may take.
-const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 /// A guard that watches until it is dropped.
 #[derive(Debug)]
@@ -14,10 +14,14 @@ pub(crate) struct Watchdog(#[allow(unused)] Sender<()>);
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
+        Self::with_limit(LIMIT)
+    }
+
+    pub(crate) fn with_limit(limit: Duration) -> Self {
         let (sender, receiver) = channel();
         let test = thread::current().name().unwrap_or("a test").to_owned();
         thread::spawn(move || {
-            if receiver.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            if receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 // Not captured with the test's output, which is lost.
                 let _ = writeln!(std::io::stderr(), "{test} hangs");
                 std::process::abort();

@@ -5,9 +5,9 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclConfig_t, ncclResult_t};
 
-use super::calls::{join, split};
+use super::calls::join;
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, resume, spawn, stop};
 use crate::common::watchdog::Watchdog;
@@ -32,26 +32,6 @@ pub(crate) fn fail_init(process: &RankProcess) {
     let joined = init_rank(process.id, process.ranks, process.rank());
     assert!(matches!(joined.map(drop), Err(USAGE | REMOTE)));
     eprintln!("{}", last_error());
-}
-
-#[test]
-fn init_rank_scalable_with_invalid_ids_fails() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let (mut comm, mut ids, none) =
-        (ptr::null_mut(), [unique_id(), ncclUniqueId::default()], ptr::null_mut());
-    let mut scalable = |comm: *mut ncclComm_t, number, some| {
-        let ids = if some { ids.as_mut_ptr() } else { ptr::null_mut() };
-        nccl!(ncclCommInitRankScalable(comm, 1, 0, number, ids, none))
-    };
-    assert_eq!(scalable(&mut comm, 0, true), ARGUMENT);
-    assert_eq!(scalable(&mut comm, -1, true), ARGUMENT);
-    assert_eq!(scalable(&mut comm, 2, true), ARGUMENT, "more ids than ranks");
-    assert_eq!(scalable(&mut comm, 1, false), ARGUMENT);
-    assert_eq!(scalable(ptr::null_mut(), 1, true), ARGUMENT);
-    assert_eq!(scalable(&mut comm, 1, true), OK);
-    Comm(comm).destroy();
-    assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 2, 0, 2, ids.as_mut_ptr(), none)), ARGUMENT);
-    assert_last_error("unique id");
 }
 
 #[test]
@@ -114,64 +94,6 @@ fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
     assert!(libnccl_cpu::run_ranks(0, |_| panic!("ran")).is_err());
 }
 
-#[test]
-fn config_with_invalid_field_is_invalid_argument() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let initialise = |config: &mut ncclConfig_t| {
-        let mut comm = ptr::null_mut();
-        let code = nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, config));
-        if code == OK {
-            Comm(comm).destroy();
-        }
-        code
-    };
-    let with = |change: fn(&mut ncclConfig_t)| {
-        let mut config = ncclConfig_t::initializer();
-        change(&mut config);
-        initialise(&mut config)
-    };
-    assert_eq!(with(|config| config.nChannelsPerNetPeer = 65), ARGUMENT);
-    assert_last_error("invalid config value 65 of nChannelsPerNetPeer: it has to be in 1..=64");
-    assert_eq!(with(|config| config.splitShare = -1), ARGUMENT);
-    assert_last_error("invalid config value -1 of splitShare: it has to be 0 or 1");
-    assert_eq!(with(|config| (config.minCTAs, config.maxCTAs) = (4, 2)), ARGUMENT);
-    assert_last_error("invalid config value 4 of minCTAs: it has to be at most maxCTAs, which is 2");
-    assert_eq!(with(|config| config.nvlsHostMode = 4), ARGUMENT);
-    assert_last_error("ncclNvlsHostMode_t");
-    assert_eq!(with(|config| config.nvlsHostMode = i32::MAX), OK);
-    assert_eq!(with(|config| (config.numRmaCtx, config.numRmaSig) = (4, 4)), OK);
-    // Fields newer than the version are ignored.
-    assert_eq!(with(|config| (config.version, config.CTAPolicy, config.numRmaCtx) = (22200, 77, -9)), OK);
-    assert_eq!(with(|config| config.size = 0), ARGUMENT);
-    // As from the header of NCCL 2.14: fields after `blocking` are ignored.
-    assert_eq!(with(|config| (config.size, config.version, config.minCTAs) = (24, 21400, -5)), OK);
-    // As from a later header.
-    #[repr(C)]
-    struct Later {
-        config: ncclConfig_t,
-        more: [i32; 8],
-    }
-    let mut later = Later { config: ncclConfig_t::initializer(), more: [-77; 8] };
-    (later.config.size, later.config.version) = (size_of::<Later>(), 99_999);
-    assert_eq!(initialise(&mut later.config), OK);
-    assert_eq!(later.more, [-77; 8]);
-
-    // The name is copied: the caller's string lives only until the call returns.
-    let name = std::ffi::CString::new("the name").unwrap();
-    let mut config = ncclConfig_t { commName: name.as_ptr(), ..ncclConfig_t::initializer() };
-    let comms = init(Mode::Group, 1);
-    let mut child = ptr::null_mut();
-    assert_eq!(nccl!(ncclCommSplit(comms[0].0, 0, 0, &mut child, &mut config)), OK);
-    drop(name);
-    let second = split(child, 0, 0).unwrap();
-    (config.blocking, config.commName) = (3, ptr::null());
-    let mut none = ptr::null_mut();
-    assert_eq!(nccl!(ncclCommSplit(child, 0, 0, &mut none, &mut config)), ARGUMENT);
-    second.destroy();
-    Comm(child).destroy();
-    comms[0].destroy();
-}
-
 /// Nobody else has a rank that waits for it. Whether it comes first, between the others or last, they end with its reason.
 #[test]
 fn rank_with_an_invalid_config_is_the_error_of_the_others() {
@@ -220,24 +142,6 @@ fn rank_with_an_invalid_config_is_the_error_of_the_others() {
     expect(comms);
     for printed in peers.map(finish) {
         assert!(printed.contains(REASON), "{printed}");
-    }
-}
-
-/// NCCL does the same: the caller has nothing to destroy.
-#[test]
-fn failed_init_sets_comm_to_null() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let codes = on_threads(2, |rank| {
-        let mut comm = ptr::dangling_mut();
-        let code = nccl!(ncclCommInitRank(&mut comm, 2 + rank as i32, id, rank as i32));
-        (code, comm.is_null())
-    });
-    assert_eq!(codes, [(USAGE, true); 2]);
-    for (ranks, rank) in [(0, 0), (2, 2), (2, -1)] {
-        let mut comm = ptr::dangling_mut();
-        assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
-        assert!(comm.is_null());
     }
 }
 
@@ -296,42 +200,25 @@ fn different_nranks_in_one_process_are_invalid_usage() {
     }
 }
 
-/// The root of the rendezvous dies; a rank that joins later learns it from one that had joined before.
+/// The root of the rendezvous dies, or is aborted, and may not stay to notify a rank that comes later; one that came before does.
 #[test]
-fn init_after_root_death_returns_remote_error() {
+fn init_after_the_end_of_the_root_returns_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let mut root = spawn("hang", &id, 4, 0);
-    wait_for_peers(&id, 0);
-    let early = init_nonblocking(id, 4, 1);
-    wait_for_peers(&id, 1);
-    kill(&mut root);
-    thread::sleep(Duration::from_millis(50));
-    let late = init_nonblocking(id, 4, 2);
-    assert_eq!(wait_async(early.0), REMOTE);
-    assert_eq!(wait_async(late.0), REMOTE);
-    assert_last_error("before all ranks had joined");
-    early.destroy();
-    late.destroy();
-}
-
-/// The root of the rendezvous is aborted, and may not stay to tell a rank that comes later.
-#[test]
-fn init_after_root_abort_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let root = init_nonblocking(id, 4, 0);
-    wait_for_peers(&id, 0);
-    let early = init_nonblocking(id, 4, 1);
-    wait_for_peers(&id, 1);
-    assert_eq!(nccl!(ncclCommAbort(root.0)), OK);
-    let late = init_nonblocking(id, 4, 2);
-    assert_eq!(wait_async(early.0), REMOTE);
-    assert_eq!(wait_async(late.0), REMOTE);
-    // The root, or the rank that has told this one.
-    assert_last_error("was cancelled or aborted before all ranks had joined");
-    early.destroy();
-    late.destroy();
+    for is_killed in [true, false] {
+        let id = unique_id();
+        let mut process = is_killed.then(|| spawn("hang", &id, 4, 0));
+        let root = (!is_killed).then(|| init_nonblocking(id, 4, 0));
+        wait_for_peers(&id, 0);
+        let early = init_nonblocking(id, 4, 1);
+        wait_for_peers(&id, 1);
+        process.iter_mut().for_each(kill);
+        root.iter().for_each(|root| assert_eq!(nccl!(ncclCommAbort(root.0)), OK));
+        let late = init_nonblocking(id, 4, 2);
+        assert_eq!([wait_async(early.0), wait_async(late.0)], [REMOTE; 2]);
+        let how = if is_killed { "" } else { "was cancelled or aborted " };
+        assert_last_error(&format!("{how}before all ranks had joined"));
+        [early, late].into_iter().for_each(Comm::destroy);
+    }
 }
 
 #[test]
@@ -354,4 +241,25 @@ fn log_reports_init_destroy_and_abort() {
     for (line, comm) in [(events[1], "comm 0x10 rank"), (events[2], "comm 0x20 (the child) rank")] {
         assert!(line.contains(comm), "{line}");
     }
+}
+
+#[test]
+fn function_table_is_complete() {
+    let _alone = alone();
+    assert!(libnccl_cpu::TABLE.present().all(|(_, present)| present));
+}
+
+#[test]
+fn thread_gets_its_own_last_error_or_the_latest() {
+    let _alone = alone();
+    let fail = |count| assert_eq!(nccl!(ncclCommInitAll(&mut ptr::null_mut(), count, ptr::null())), ARGUMENT);
+    on_threads(1, |_| {
+        fail(-1);
+        on_threads(1, |_| {
+            assert_last_error("invalid number of ranks -1");
+            fail(-2);
+            assert_last_error("invalid number of ranks -2");
+        });
+        assert_last_error("invalid number of ranks -1");
+    });
 }

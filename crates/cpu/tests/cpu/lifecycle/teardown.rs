@@ -1,19 +1,19 @@
 //! `ncclCommAbort`, `ncclCommDestroy` and `ncclCommFinalize`.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
 use super::calls::{init_nonblocking_pair, split, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone, assert_last_error,
-    async_error, init, init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, all_reduce, alone,
+    assert_last_error, async_error, init, init_nonblocking, init_rank, nonblocking, on_threads, unique_id,
+    wait_async, wait_for_peers,
 };
 
 /// This thread keeps the communicator that it used last, and the process may even exit before it drops it.
@@ -31,124 +31,62 @@ fn destroyed_communicator_departs_although_a_thread_keeps_it() {
     comms[0].destroy();
 }
 
+/// Neither `ncclCommAbort` nor `ncclCommDestroy` waits for ranks that have yet to join a communicator.
 #[test]
-fn abort_ends_calls_that_wait_in_background() {
+fn teardown_cancels_creation() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    // The other ranks never join: once for the root of the rendezvous, once for a peer.
-    let id = unique_id();
-    let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
-    thread::sleep(Duration::from_millis(30));
-    let start = Instant::now();
-    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
-    assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
-    assert_last_error("before all ranks had joined");
-    comms[0].destroy();
-
-    // A split, a split of a revoked communicator, and an operation, none of which the other rank calls.
-    for turn in 0..3 {
-        let id = unique_id();
-        let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
-        comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-        let (comm, mut child, none) = (comms[0].0, ptr::dangling_mut(), ptr::null_mut());
-        let mut buffer = [1f32];
-        let place = buffer.as_mut_ptr().cast();
-        let code = match turn {
-            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
-            1 => {
-                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
-                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
-            }
-            _ => {
-                child = ptr::null_mut();
-                nccl!(ncclAllReduce(place, place, 1, F32, SUM, comm, STREAM))
-            }
-        };
-        assert_eq!(code, if turn < 2 { OK } else { PROGRESS });
-        assert_eq!(async_error(comm), PROGRESS);
-        thread::sleep(Duration::from_millis(30));
+    let soon = |end: &dyn Fn(ncclComm_t) -> ncclResult_t, comm: Comm| {
         let start = Instant::now();
-        assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+        assert_eq!(end(comm.0), OK);
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-        assert!(child.is_null(), "written by the call itself, and never later");
-        assert_eq!(buffer, [1.0]);
-        assert_eq!(async_error(comms[1].0), REMOTE);
-        comms[1].destroy();
-    }
-}
-
-/// `ncclCommDestroy` waits for operations, but not for ranks that have yet to join a communicator.
-#[test]
-fn destroy_cancels_creation_and_waits_for_operations() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let destroy_soon = |comm: Comm| {
-        let start = Instant::now();
-        comm.destroy();
-        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        assert_eq!(end(comm.0), ARGUMENT, "it is no communicator any more");
     };
-    // The other ranks never join: once for a peer of the rendezvous, once for its root.
-    let id = unique_id();
-    let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
-    wait_for_peers(&id, 1);
-    assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "the initialisation is in progress");
-    destroy_soon(comms[1]);
-    assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
-    destroy_soon(comms[0]);
-    let incomplete = init_nonblocking(unique_id(), 2, 0);
-    destroy_soon(incomplete);
-    assert_eq!(nccl!(ncclCommDestroy(incomplete.0)), ARGUMENT, "already destroyed");
-
-    // Communicators that the other ranks do not create, from a healthy parent and from a revoked one.
+    let abort = |comm| nccl!(ncclCommAbort(comm));
+    let destroy = |comm| nccl!(ncclCommDestroy(comm));
+    let ends: [&dyn Fn(ncclComm_t) -> ncclResult_t; 2] = [&abort, &destroy];
     let none = ptr::null_mut();
-    for turn in 0..4 {
+    for end in ends {
+        // The other ranks never join: once for a peer of the rendezvous, once for its root.
         let id = unique_id();
-        let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1), init_nonblocking(id, 3, 2)];
-        comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-        let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
-        let code = match turn {
-            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
-            1 => {
-                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
-                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
-            }
-            2 => nccl!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, none, 0)),
-            _ => {
-                assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut token)), OK);
-                nccl!(ncclCommGrow(comm, 4, &token, -1, &mut child, none))
-            }
-        };
-        assert_eq!((code, async_error(comm)), (OK, PROGRESS));
-        thread::sleep(Duration::from_millis(30));
-        destroy_soon(comms[0]);
-        // As in NCCL, the handle of a communicator that grows is there immediately.
-        assert_eq!(child.is_null(), turn < 3);
-        if turn == 3 {
-            assert_eq!(wait_async(child), REMOTE);
-            assert_eq!(nccl!(ncclCommAbort(child)), OK);
-        }
-        comms[1..].iter().for_each(|comm| destroy_soon(*comm));
-    }
+        let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
+        wait_for_peers(&id, 1);
+        assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "the initialization is in progress");
+        soon(end, comms[1]);
+        assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
+        assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
+        assert_last_error("before all ranks had joined");
+        soon(end, comms[0]);
+        soon(end, init_nonblocking(unique_id(), 2, 0));
 
-    // An operation delays the destruction.
-    let comms = init_nonblocking_pair();
-    let mut places = [[1], [2]];
-    let [mine, theirs] = places.each_mut().map(|place| place.as_mut_ptr().cast());
-    let reduce = |comm: Comm, place: *mut c_void| {
-        assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), PROGRESS);
-    };
-    reduce(comms[0], mine);
-    thread::scope(|scope| {
-        let first = comms[0];
-        let destroyed = scope.spawn(move || first.destroy());
-        // Longer than the interval between two checks of the other ranks.
-        thread::sleep(Duration::from_millis(300));
-        assert!(!destroyed.is_finished());
-        reduce(comms[1], theirs);
-    });
-    assert_eq!(wait_async(comms[1].0), OK);
-    assert_eq!(places, [[3], [3]]);
-    comms[1].destroy();
+        // Communicators that the other ranks do not create, from a healthy parent and from a revoked one.
+        for turn in 0..4 {
+            let id = unique_id();
+            let comms = [0, 1, 2].map(|rank| init_nonblocking(id, 3, rank));
+            comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+            let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
+            if turn == 1 {
+                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+            }
+            let code = match turn {
+                0 | 1 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
+                2 => nccl!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, none, 0)),
+                _ => {
+                    assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut token)), OK);
+                    nccl!(ncclCommGrow(comm, 4, &token, -1, &mut child, none))
+                }
+            };
+            assert_eq!((code, async_error(comm)), (OK, PROGRESS));
+            thread::sleep(Duration::from_millis(30));
+            soon(end, comms[0]);
+            // As in NCCL, the handle of a communicator that grows is there immediately.
+            assert_eq!(child.is_null(), turn < 3);
+            if turn == 3 {
+                assert_eq!(wait_async(child), REMOTE);
+                assert_eq!(nccl!(ncclCommAbort(child)), OK);
+            }
+            comms[1..].iter().for_each(|comm| soon(end, *comm));
+        }
+    }
 }
 
 /// The inits of a group succeed or fail together.
@@ -309,4 +247,59 @@ fn thread_that_ends_in_an_open_group_with_calls_fails_its_communicator() {
     assert_eq!(nccl!(ncclGroupStart()), OK);
     comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommDestroy(comm.0)), OK));
     assert_eq!(nccl!(ncclGroupEnd()), OK);
+}
+
+/// The root may be ahead of the others, and destroy its communicator before they begin.
+#[test]
+fn small_broadcast_root_returns_before_others_begin() {
+    let _alone = alone();
+    for calls in [1, 7] {
+        let (has_left, left) = std::sync::mpsc::channel();
+        let left = std::sync::Mutex::new(left);
+        let comms: Vec<Comm> = init(Mode::Threads, 2);
+        on_threads(2, |rank| {
+            if rank == 1 {
+                left.lock().unwrap().recv().unwrap();
+            }
+            for call in 0..calls {
+                let mut buffer = [(call * (1 - rank)) as f32; 4];
+                let place = buffer.as_mut_ptr().cast();
+                assert_eq!(nccl!(ncclBroadcast(place, place, 4, F32, 0, comms[rank].0, ptr::null_mut())), OK);
+                assert_eq!(buffer, [call as f32; 4]);
+            }
+            assert_eq!(nccl!(ncclCommDestroy(comms[rank].0)), OK);
+            if rank == 0 {
+                has_left.send(()).unwrap();
+            }
+        });
+    }
+}
+
+/// The rank that is aborted may have published its buffers, and then not do its part of the sum.
+#[test]
+fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
+    let _alone = alone();
+    for round in 0..100 {
+        let comms: Vec<Comm> = init(Mode::Threads, 3);
+        let aborted = &comms[0];
+        std::thread::scope(|scope| {
+            for Comm(comm) in &comms {
+                let comm = comm.expose_provenance();
+                scope.spawn(move || {
+                    let comm: ncclComm_t = ptr::with_exposed_provenance_mut(comm);
+                    let mut buffer = vec![1f32; 70_000];
+                    while all_reduce(&mut buffer, comm) == OK {
+                        let wrong = buffer.iter().position(|sum| *sum != 3.0);
+                        assert_eq!(wrong, None, "round {round}");
+                        buffer.fill(1.0);
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_micros(round * 20));
+            assert_eq!(nccl!(ncclCommAbort(aborted.0)), OK);
+        });
+        for Comm(comm) in comms.into_iter().skip(1) {
+            nccl!(ncclCommAbort(comm));
+        }
+    }
 }
