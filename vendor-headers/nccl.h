@@ -17,7 +17,7 @@
  * - On a nonblocking communicator any call may return `ncclInProgress`; poll `ncclCommGetAsyncError` until it
  *   stores another code before the next call on the communicator.
  * - Each comment ends with the version that introduced the item. "2.13.4" means that version or an earlier one.
- * - Versions: 2.13.4 2.14.3 2.15.5 2.16.5 2.17.1 2.18.1 2.18.3 2.19.3 2.20.5 2.21.5 2.22.3 2.23.4 2.24.3 2.25.1
+ * - Releases: 2.13.4 2.14.3 2.15.5 2.16.5 2.17.1 2.18.1 2.18.3 2.19.3 2.20.5 2.21.5 2.22.3 2.23.4 2.24.3 2.25.1
  *   2.26.2 2.26.5 2.27.3 2.27.5 2.27.6 2.27.7 2.28.3 2.28.7 2.28.9 2.29.2 2.29.3 2.29.7 2.30.3 2.30.4 2.30.7
  *   2.31.2 2.32.3
  *
