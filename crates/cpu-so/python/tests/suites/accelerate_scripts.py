@@ -19,7 +19,7 @@ def tests(_column):
 
 
 def _skip():
-    raise unittest.SkipTest("needs DeepSpeed, or models and data of the Hugging Face hub")
+    raise unittest.SkipTest("not run: needs DeepSpeed, or models and data of the Hugging Face hub")
 
 
 def _launch(script):
