@@ -1,46 +1,93 @@
-//! Random sequences of safe calls: operations, groups that fail or outlive their end in a guard, windows, registrations,
-//! children, borrowed communicators, abort handles, watchdogs, recorders, and
-//! buffers and observers whose code panics or reenters, in orders that nobody would write. Nothing may crash, hang, give wrong values,
-//! write a buffer that was given back, or leak communicators, threads, descriptors or memory.
+//! Random sequences of safe calls: operations, groups that fail or whose guards use them after their end, windows, registrations,
+//! children, borrowed communicators, abort handles, watchdogs, recorders, and buffers and observers whose code panics or uses
+//! NCCL. Nothing may crash, hang, return wrong values, write to a buffer after its operation, or leak communicators, threads,
+//! descriptors or memory.
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Now and then one of them
-//! leaves it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` runs so many, and `.ci/sanitize` runs them under
-//! an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls; what depends on
-//! the time, such as an abort within a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
-//! `LIBNCCL_TEST_SEQUENCES_WITHOUT=abort,split` leaves out those [kinds](kind::Kind) of steps.
+//! leaves it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` sets the number of sequences, and `.ci/sanitize` runs
+//! them under an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls. What
+//! depends on the time, such as an abort during a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
 #![cfg(target_os = "linux")]
 
-mod buffer;
-mod child;
-mod errand;
-mod handles;
-mod kind;
-mod lent;
-mod process;
+mod checks;
+mod hostile;
 mod rank;
 mod sequence;
-mod unruly;
-mod usage;
+
+use std::env;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use libnccl_test_support::random_inputs::{fresh_seed, from_environment};
 
-use process::Process;
+use checks::Usage;
+
+/// Time after which a sequence counts as hung.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The variables of a process that runs sequences: the first seed, and the number of sequences.
+const FIRST: &str = "LIBNCCL_TEST_SEQUENCES_FIRST";
+const COUNT: &str = "LIBNCCL_TEST_SEQUENCES_COUNT";
 
 #[test]
 fn random_sequences_crash_hang_and_leak_nothing() {
-    if process::run_as_told() {
-        return;
+    if let (Some(first), Some(count)) = (from_environment(FIRST), from_environment(COUNT)) {
+        return run(first, count);
     }
     let seed = from_environment("LIBNCCL_TEST_SEED");
     let count = from_environment("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 40 });
     let first = seed.unwrap_or_else(fresh_seed);
     // Sequences wait more than they compute.
     let processes = count.div_ceil(10).clamp(1, 4);
-    let folder = tempfile::tempdir().expect("a folder");
-    let starts = (0..processes).map(|index| first + count * index / processes);
-    let ends = (1..=processes).map(|index| first + count * index / processes);
-    let started = starts.zip(ends).map(|(start, end)| {
-        Process::start("random_sequences_crash_hang_and_leak_nothing", folder.path(), start, end - start)
+    let seeds = |index: u64| first + count * index / processes;
+    thread::scope(|scope| {
+        for index in 0..processes {
+            scope.spawn(move || run_in_process(seeds(index), seeds(index + 1) - seeds(index)));
+        }
     });
-    process::wait_for_all(started.collect());
+}
+
+/// Runs sequences in a process, which may crash.
+fn run_in_process(first: u64, count: u64) {
+    let mut command = Command::new(env::current_exe().expect("the path of this program"));
+    command.args(["--exact", "random_sequences_crash_hang_and_leak_nothing", "--nocapture"]);
+    let output = command.env(FIRST, first.to_string()).env(COUNT, count.to_string()).output();
+    let output = output.expect("this program can be run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // The seed of the failed sequence is the last one.
+    let last: Vec<&str> = errors.lines().rev().take(30).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    assert!(output.status.success(), "{}\n{}", output.status, last.join("\n"));
+}
+
+fn run(first: u64, count: u64) {
+    static DONE: AtomicU64 = AtomicU64::new(0);
+    thread::spawn(|| {
+        loop {
+            let done = DONE.load(Relaxed);
+            thread::sleep(LIMIT);
+            if DONE.load(Relaxed) == done {
+                eprintln!("the sequence hangs");
+                process::abort();
+            }
+        }
+    });
+    let nccl = libnccl_cpu::nccl();
+    let mut warm = None;
+    for seed in first..first + count {
+        eprintln!("seed {seed}");
+        for _ in 0..from_environment("LIBNCCL_TEST_SEQUENCES_TRIES").unwrap_or(1) {
+            sequence::run(&nccl, seed);
+            DONE.fetch_add(1, Relaxed);
+        }
+        // Caches of the allocator and of the implementation are full by then.
+        if seed == first + count / 2 {
+            warm = Some(Usage::settled());
+        }
+    }
+    if count > 1 {
+        warm.expect("there are sequences").check_end(Usage::settled());
+    }
 }

@@ -1,133 +1,138 @@
 //! A rank, which follows the program of its communicator's ranks, or leaves it.
-#![allow(unsafe_code)] // Registers windows.
+#![allow(unsafe_code)] // Registers windows and borrows communicators.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
 
-use libnccl::communicator::MemoryStatistic;
+use libnccl::communicator::{MemoryStatistic, ShrinkMode};
 use libnccl::error::{LoadError, ResultCode};
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, UniqueId};
 use libnccl_observe::{RecordExt, Watchdog};
-use libnccl_test_support::random_inputs::Random;
+use libnccl_test_support::random_inputs::{Random, mix};
 
-use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
-use crate::errand::Errands;
-use crate::kind::{Kind, STEPS};
-use crate::lent::Vault;
-use crate::unruly::Unruly;
-use crate::usage::{KEPT, WINDOW};
+use crate::checks::{KEPT, Vault, WINDOW};
+use crate::hostile::{Act, Guard, Guarded, HostileObserver, Refusal, Refused, STREAM, panic_on_purpose};
 
 /// Longer than any step of a sequence on a busy machine, short enough for a sequence that waits for it.
 const TIMEOUT: Duration = Duration::from_millis(150);
 
-/// The parts of a rank that its communicators share.
-pub(crate) struct Rank<'a> {
-    pub(crate) nccl: &'a Nccl,
+/// The timeout of groups some of whose ranks are late.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(3);
+
+/// What the communicators of a rank have in common.
+pub(crate) struct Rank<'scope, 'env> {
+    pub(crate) nccl: &'env Nccl,
     /// The random numbers of the program, the same on all ranks.
     pub(crate) program: Random,
     /// The random numbers of this rank alone.
     pub(crate) own: Random,
-    /// `true` if the communicators have a timeout, so that a rank may leave the program and stay.
+    /// Whether the communicators have a timeout, so that a rank may leave the program and stay.
     pub(crate) has_timeout: bool,
-    pub(crate) errands: Errands,
-    pub(crate) vault: &'a Vault,
-    pub(crate) watchdog: Option<&'a Watchdog>,
+    pub(crate) scope: &'scope Scope<'scope, 'env>,
+    pub(crate) vault: &'env Vault,
+    pub(crate) watchdog: Option<&'env Watchdog>,
 }
 
-/// The things of a communicator that outlive a step.
+/// What a communicator has for more than one step.
 #[derive(Default)]
-struct Kept {
+struct Objects {
+    buffers: Vec<NcclBuffer<f32>>,
     registrations: Vec<Registration>,
     windows: Vec<Window<f32>>,
 }
 
 /// An error for a rank that stops by itself.
-pub(crate) fn stopped() -> Error {
+fn stopped() -> Error {
     LoadError::NoBackend.into()
 }
 
-impl Rank<'_> {
-    pub(crate) fn config(&mut self) -> Config {
+impl<'scope, 'env> Rank<'scope, 'env> {
+    fn config(&mut self) -> Config {
         let config = if self.has_timeout { Config::new().timeout(TIMEOUT) } else { Config::new() };
-        if Kind::UnrulyObserver.is_on() && self.own.below(2) == 0 {
-            return config.observer(Arc::new(Unruly::default()));
-        }
-        config
+        if self.own.coin() { config.observer(Arc::new(HostileObserver::default())) } else { config }
     }
 
-    /// Joins in one way or another.
+    /// Runs a background task after at most that many microseconds.
+    fn later(&mut self, microseconds: usize, task: impl FnOnce() + Send + 'scope) {
+        let delay = Duration::from_micros(self.own.below(microseconds) as u64);
+        let due = Instant::now() + delay;
+        self.scope.spawn(move || {
+            if delay > Duration::from_millis(1) {
+                thread::sleep(delay);
+            }
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            task();
+        });
+    }
+
+    /// Creates a communicator, in a group or not.
     pub(crate) fn join(&mut self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
         let config = self.config();
-        match self.own.below(3) {
-            0 if Kind::InitInGroup.is_on() => self
-                .nccl
-                .group(|g| self.nccl.communicator(size, rank, id).config(&config).init_in(g))?
-                .finish(),
-            _ => self.nccl.communicator(size, rank, id).config(&config).init(),
+        let communicator = || self.nccl.communicator(size, rank, id).config(&config);
+        if self.own.once_in(3) {
+            return self.nccl.group(|g| communicator().init_in(g))?.finish();
         }
+        communicator().init()
     }
 
-    /// Runs random steps on a communicator, and ends it in one way or another.
+    /// Runs random steps on a communicator, and destroys, aborts or drops it.
     pub(crate) fn live(&mut self, comm: Communicator, depth: usize) -> Result<()> {
-        self.attract_others(&comm)?;
-        let mut buffers = Vec::new();
-        let lived = self.run_phases(&comm, &mut buffers, depth);
+        if self.own.once_in(12) {
+            let handle = comm.abort_handle();
+            self.later(5000, move || drop(handle.abort()));
+        }
+        if let Some(watchdog) = self.watchdog.filter(|_| self.own.coin()) {
+            watchdog.watch(&comm)?;
+        }
+        let mut objects = Objects::default();
+        let mut lived = Ok(());
+        for _ in 0..1 + self.program.below(3) {
+            lived = self.run_steps(&comm, &mut objects, depth);
+            self.end_objects(&comm, &mut objects);
+            if let Err(error) = &lived {
+                assert!(!error.to_string().contains("is in use"), "nothing uses {comm:?}: {error}");
+                break;
+            }
+        }
         if self.own.coin() {
-            buffers.clear();
+            objects.buffers.clear();
         }
         let ended = self.end(comm, lived.is_ok());
-        for buffer in buffers {
+        for buffer in objects.buffers {
             if self.own.coin() {
-                // An error if it is registered with a communicator that could not deregister it, or a window.
-                let _ = NcclBuffer::free(buffer);
+                // An error if it is a window, or registered with a communicator that could not deregister it.
+                let _ = buffer.free();
             }
         }
         lived.and(ended)
     }
 
-    /// Lets other threads look at a communicator, or end it.
-    fn attract_others(&mut self, comm: &Communicator) -> Result<()> {
-        let delay = Duration::from_micros(self.own.below(5000) as u64);
-        if Kind::Abort.is_on() && self.own.once_in(12) {
-            self.errands.abort(comm.abort_handle(), delay);
-        }
-        if let Some(watchdog) = self.watchdog.filter(|_| self.own.coin()) {
-            watchdog.watch(comm)?;
-        }
-        if Kind::Record.is_on() && self.own.once_in(6) {
-            self.record(comm);
-        }
-        Ok(())
-    }
-
     fn record(&mut self, comm: &Communicator) {
         let recorder = comm.record(4 + self.own.below(20));
-        let look = move || {
+        self.later(3000, move || {
             let records = recorder.records();
             assert!(records.len() as u64 <= recorder.count(), "{records:?}");
-            assert!(recorder.to_json("look").contains("look"));
-        };
-        self.errands.look(look, Duration::from_micros(self.own.below(3000) as u64));
+            assert!(recorder.to_json("test").contains("test"));
+        });
     }
 
-    /// Aborts a communicator while the call that follows is in progress, perhaps.
-    pub(crate) fn abort_in_call(&mut self, comm: &Communicator) {
-        if Kind::AbortInCall.is_on() && self.own.once_in(5) {
-            let longest = self.own.pick(&[10, 50, 200, 1000]);
-            let delay = Duration::from_micros(self.own.below(longest) as u64);
-            self.errands.abort_at_once(comm.abort_handle(), delay);
+    /// Aborts a communicator, perhaps during the call that follows.
+    fn abort_in_call(&mut self, comm: &Communicator) {
+        if self.own.once_in(5) {
+            let (longest, handle) = (self.own.pick(&[10, 50, 200, 1000]), comm.abort_handle());
+            self.later(longest, move || drop(handle.abort()));
         }
     }
 
-    /// Ends a communicator.
     fn end(&mut self, comm: Communicator, has_lived: bool) -> Result<()> {
-        // A rank that has failed does not wait for those that have not, and the others in the program end alike.
-        let end = if has_lived { self.program.below(4) } else { 2 + self.own.below(2) };
-        match end {
+        // A rank that has failed does not wait for the others, which end alike.
+        match if has_lived { self.program.below(4) } else { 2 + self.own.below(2) } {
             0 => comm.destroy(),
             1 => {
                 let handle = comm.abort_handle();
@@ -142,70 +147,47 @@ impl Rank<'_> {
         }
     }
 
-    fn run_phases(
-        &mut self,
-        comm: &Communicator,
-        buffers: &mut Vec<NcclBuffer<f32>>,
-        depth: usize,
-    ) -> Result<()> {
-        for _ in 0..1 + self.program.below(3) {
-            let mut kept = Kept::default();
-            let ran = self.run_steps(comm, buffers, &mut kept, depth);
-            self.end_kept(comm, kept);
-            if let Err(error) = &ran {
-                assert!(!error.to_string().contains("is in use"), "nothing uses {comm:?}: {error}");
-            }
-            ran?;
-        }
-        Ok(())
-    }
-
-    fn end_kept(&mut self, comm: &Communicator, kept: Kept) {
-        let Kept { registrations, windows } = kept;
-        let delay = Duration::from_micros(self.own.below(500) as u64);
-        for window in windows {
+    fn end_objects(&mut self, comm: &Communicator, objects: &mut Objects) {
+        for window in std::mem::take(&mut objects.windows) {
             match self.own.below(4) {
                 0 => drop(window.deregister()),
                 1 => std::mem::forget(window),
-                2 => self.errands.drop(window, delay),
+                2 => self.later(500, move || drop(window)),
                 _ => drop(window),
             }
         }
-        let (number, mut later) = (registrations.len(), 0);
+        let registrations = std::mem::take(&mut objects.registrations);
+        let (number, mut deferred) = (registrations.len(), 0);
         for registration in registrations {
             match self.own.below(3) {
                 0 => drop(registration.deregister()),
                 1 => {
-                    later += 1;
-                    self.errands.drop(registration, delay);
+                    deferred += 1;
+                    self.later(500, move || drop(registration));
                 }
                 _ => drop(registration),
             }
         }
-        // Those that end later may find an abort in progress.
+        // A deferred one may find an abort in progress.
         let is_healthy = matches!(comm.async_error(), Ok(ResultCode::SUCCESS));
-        KEPT.fetch_add(if is_healthy { later } else { number }, Relaxed);
+        KEPT.fetch_add(if is_healthy { deferred } else { number }, Relaxed);
     }
 
-    fn run_steps(
-        &mut self,
-        comm: &Communicator,
-        buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept,
-        depth: usize,
-    ) -> Result<()> {
+    fn run_steps(&mut self, comm: &Communicator, objects: &mut Objects, depth: usize) -> Result<()> {
         for _ in 0..self.program.below(7) {
-            if Kind::Leave.is_on() && self.own.once_in(40) {
+            if self.own.once_in(40) {
                 self.leave_program(comm)?;
             }
-            if Kind::Record.is_on() && self.own.once_in(30) {
+            if self.own.once_in(10) {
                 self.record(comm);
             }
-            let step = self.program.pick(&STEPS);
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
-            let mut numbers = Random(self.program.next());
-            if step.is_on() {
-                self.step(step, &mut numbers, comm, buffers, kept, depth)?;
+            let (step, mut numbers) = (self.program.below(27), Random(self.program.next()));
+            match step {
+                0..9 => self.operate(step, &mut numbers, comm, objects)?,
+                9..16 => self.run_group(step, &mut numbers, comm, depth)?,
+                16..22 => self.run_hostile_code(step, &mut numbers, comm)?,
+                _ => self.derive(step, &mut numbers, comm, depth)?,
             }
         }
         Ok(())
@@ -229,125 +211,194 @@ impl Rank<'_> {
         }
     }
 
-    fn step(
+    /// Runs an operation, or uses memory of NCCL.
+    fn operate(
         &mut self,
-        step: Kind,
+        step: usize,
         numbers: &mut Random,
         comm: &Communicator,
-        buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept,
-        depth: usize,
+        objects: &mut Objects,
     ) -> Result<()> {
-        let (nccl, rank, size) = (self.nccl, comm.rank(), comm.size());
+        let (rank, size) = (comm.rank(), comm.size());
         match step {
-            Kind::AllReduce => self.all_reduce(comm, numbers.pick(&[0, 1, 100, 5_000, 70_000])),
-            Kind::AllGather => {
+            0 | 1 => self.all_reduce(comm, numbers.pick(&[0, 1, 100, 5_000, 70_000])),
+            2 => {
                 let count = numbers.pick(&[1, 3_000]);
-                let (own, mut all) =
-                    (self.vault.lend(vec![rank as i64; count]), self.vault.lend(vec![0_i64; count * size]));
+                let own = self.vault.buffer(vec![rank as f32; count]);
+                let mut all = self.vault.buffer(vec![0.0; count * size]);
                 comm.all_gather(&*own, &mut *all, STREAM)?;
-                assert!(all.iter().enumerate().all(|(index, from)| *from == (index / count) as i64));
+                assert!(all.iter().enumerate().all(|(index, from)| *from == (index / count) as f32));
                 comm.broadcast_in_place(&mut *all, numbers.below(size), STREAM)
             }
-            Kind::Exchange => self.exchange(comm, numbers.pick(&[1, 10, 40_000]), None),
-            Kind::Barrier => comm.barrier(&mut [0_u8], STREAM),
-            Kind::PreMulSum => {
+            3 => comm.barrier(&mut [0_u8], STREAM),
+            4 => {
                 let op = comm.pre_mul_sum(3.0_f32)?;
-                let mut values = self.vault.lend([1.0, 2.0]);
+                let mut values = self.vault.buffer([1.0, 2.0]);
                 comm.all_reduce_in_place(&mut *values, &op, STREAM)?;
                 if self.own.coin() {
-                    self.errands.drop(op, Duration::from_micros(self.own.below(500) as u64));
+                    self.later(500, move || drop(op));
                 }
                 assert_eq!(values[..], [3.0 * size as f32, 6.0 * size as f32]);
                 Ok(())
             }
-            Kind::Alloc => {
-                // Another rank may still write this one's.
+            5 => {
+                // Another rank may still write to this rank's.
                 if self.own.coin() {
-                    buffers.clear();
+                    objects.buffers.clear();
                 }
-                let mut buffer = nccl.alloc::<f32>(WINDOW)?;
+                let mut buffer = self.nccl.alloc::<f32>(WINDOW)?;
                 comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM)?;
-                assert!(
-                    buffer.as_slice().is_some_and(|elements| elements.iter().all(|element| *element == 0.0))
-                );
-                buffers.push(buffer);
+                assert_eq!(buffer.as_slice(), Some(&[0.0; WINDOW][..]));
+                objects.buffers.push(buffer);
                 Ok(())
             }
-            Kind::Register => {
-                let Some(buffer) = buffers.last_mut() else { return Ok(()) };
+            6 => {
+                let Some(buffer) = objects.buffers.last_mut() else { return Ok(()) };
                 let registered = comm.register(buffer);
                 KEPT.fetch_add(usize::from(registered.is_err()), Relaxed);
-                kept.registrations.push(registered?);
+                objects.registrations.push(registered?);
                 if self.own.coin() {
-                    kept.registrations.swap_remove(0).deregister()?;
+                    objects.registrations.swap_remove(0).deregister()?;
                 }
                 Ok(())
             }
-            Kind::Window => self.put_into_window(numbers, comm, buffers, kept),
-            Kind::Suspend => {
+            7 => self.put_into_window(numbers, comm, objects),
+            _ => {
                 comm.suspend()?;
-                comm.resume()
-            }
-            Kind::Query => {
+                comm.resume()?;
                 let _ = (comm.memory(MemoryStatistic::Total)?, comm.async_error()?);
                 Ok(())
             }
-            Kind::FailingGroup if depth == 0 && numbers.once_in(3) => {
+        }
+    }
+
+    fn run_group(
+        &mut self,
+        step: usize,
+        numbers: &mut Random,
+        comm: &Communicator,
+        depth: usize,
+    ) -> Result<()> {
+        match step {
+            9 if depth == 0 && numbers.once_in(3) => {
                 self.fail_group(comm, numbers.coin())?;
                 comm.revoke()?;
                 self.live_in_child(comm.split(Some(0), 0).init()?, depth)
             }
-            Kind::InitInGroup => {
-                let id = nccl.unique_id()?;
-                let pending = nccl.group(|g| nccl.communicator(1, 0, &id).init_in(g))?;
+            10 => {
+                let id = self.nccl.unique_id()?;
+                let pending = self.nccl.group(|g| self.nccl.communicator(1, 0, &id).init_in(g))?;
                 if self.own.coin() { self.all_reduce(&pending.finish()?, 3) } else { Ok(()) }
             }
-            Kind::MixedGroup if numbers.once_in(8) => self.mix_group(),
-            Kind::GroupTimeout if self.has_timeout => {
-                self.exchange(comm, 3_000, Some(Duration::from_millis(3)))
-            }
-            Kind::RefusedBuffer | Kind::PanickingText | Kind::PanickingBuffer => {
-                self.refuse(Refusal::of(step, numbers), numbers, comm)
-            }
-            Kind::Guard | Kind::NestedAfterEnd | Kind::PanickingGuard => {
-                self.guard(Act::of(step, numbers), numbers.below(3) > 0, comm)
-            }
-            _ => self.create(step, numbers, comm, depth),
+            11 if numbers.once_in(8) => self.create_in_group_with_operation(),
+            12 if self.has_timeout => self.exchange(comm, 3_000, Some(SHORT_TIMEOUT)),
+            13 if self.has_timeout => self.borrow(comm),
+            _ => self.exchange(comm, numbers.pick(&[1, 10, 40_000]), None),
         }
     }
 
-    pub(crate) fn all_reduce(&self, comm: &Communicator, count: usize) -> Result<()> {
-        let mut ones = self.vault.lend(vec![1.0_f32; count]);
+    /// Passes a buffer whose code panics or uses the library.
+    fn run_hostile_code(&mut self, step: usize, numbers: &mut Random, comm: &Communicator) -> Result<()> {
+        let refusals = [Refusal::Error, Refusal::ReenteringText, Refusal::Reenters];
+        let acts = [Act::Operates, Act::OpensGroup, Act::UsesOldGroup];
+        match step {
+            16 => self.refuse(numbers.pick(&refusals), numbers, comm),
+            17 => self.refuse(Refusal::PanickingText, numbers, comm),
+            18 => self.refuse(Refusal::Panics, numbers, comm),
+            19 => self.guard(numbers.pick(&acts), numbers.below(3) > 0, comm),
+            20 => self.guard(Act::NestsInOldGroup, numbers.below(3) > 0, comm),
+            _ => self.guard(Act::Panics, numbers.below(3) > 0, comm),
+        }
+    }
+
+    /// Derives a communicator from another, and uses it.
+    fn derive(&mut self, step: usize, numbers: &mut Random, comm: &Communicator, depth: usize) -> Result<()> {
+        let (rank, size) = (comm.rank(), comm.size());
+        match step {
+            22 | 23 if depth < 2 => {
+                let color = (numbers.next() >> rank) as u32 & 1;
+                let color = (numbers.below(4) > 0).then_some(color);
+                self.abort_in_call(comm);
+                self.live_in_child(comm.split(color, 0).init()?, depth)
+            }
+            24 if size > 1 && depth < 2 => {
+                let excluded = numbers.below(size);
+                let mode = numbers.pick(&[ShrinkMode::Default, ShrinkMode::Default, ShrinkMode::Abort]);
+                self.abort_in_call(comm);
+                let shrunk = || comm.shrink(&[excluded], mode).init();
+                self.live_in_child((excluded != rank).then(shrunk).transpose()?, depth)
+            }
+            // Without a timeout, a rank that joins waits for ranks that have failed meanwhile.
+            25 if size < 4 && depth < 2 && self.has_timeout => self.grow(comm, depth),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs the program of a child; ranks without one go on with the program where the others do.
+    fn live_in_child(&mut self, child: Option<Communicator>, depth: usize) -> Result<()> {
+        let program = Random(self.program.next());
+        let program = std::mem::replace(&mut self.program, program);
+        let lived = child.map_or(Ok(()), |child| self.live(child, depth + 1));
+        self.program = program;
+        lived
+    }
+
+    fn grow(&mut self, comm: &Communicator, depth: usize) -> Result<()> {
+        let size = comm.size() + 1;
+        let id = (comm.rank() == 0).then(|| comm.unique_id()).transpose()?;
+        let mut new = Rank { program: self.program.clone(), own: Random(mix(self.own.next())), ..*self };
+        let config = self.config();
+        self.abort_in_call(comm);
+        if let Some(id) = id {
+            let config = config.clone();
+            // The errors of the new rank are its own.
+            self.scope.spawn(move || -> Result<()> {
+                let comm = new.nccl.communicator(size, size - 1, &id).grow().config(&config).init()?;
+                new.live_in_child(Some(comm), depth)
+            });
+        }
+        let grown = comm.grow(size, id.as_ref()).config(&config).init()?;
+        self.live_in_child(Some(grown), depth)
+    }
+
+    /// Borrows a communicator that nothing else uses or ends, and uses it with a timeout, with ranks that are late.
+    fn borrow(&mut self, comm: &Communicator) -> Result<()> {
+        let Some(owner) = comm.split(Some(0), 0).init()? else { return Ok(()) };
+        let nccl = self.nccl;
+        let exchange = |borrowed: &Communicator| self.exchange(borrowed, 40_000, Some(SHORT_TIMEOUT));
+        // SAFETY: live, and used by nothing else as long as it is borrowed.
+        let used = unsafe { Communicator::borrow_raw(nccl, owner.as_raw(), exchange) };
+        if used.is_err() {
+            // Until the late ranks have written what they send.
+            thread::sleep(SHORT_TIMEOUT * 4);
+        }
+        used
+    }
+
+    fn all_reduce(&self, comm: &Communicator, count: usize) -> Result<()> {
+        let mut ones = self.vault.buffer(vec![1.0; count]);
         comm.all_reduce_in_place(&mut *ones, ReduceOp::Sum, STREAM)?;
-        let wrong = ones.iter().position(|sum| *sum != comm.size() as f32);
-        assert_eq!(wrong, None, "of {count}, on {comm:?}: {:?}", wrong.map(|index| ones[index]));
+        assert!(ones.iter().all(|sum| *sum == comm.size() as f32), "{count} elements on {comm:?}");
         Ok(())
     }
 
-    /// Sends to the next rank and receives from the one before, in a group; with a limit, some are late.
-    pub(crate) fn exchange(
-        &mut self,
-        comm: &Communicator,
-        count: usize,
-        limit: Option<Duration>,
-    ) -> Result<()> {
+    /// Sends to the next rank and receives from the previous one, in a group; with a timeout, some ranks are late.
+    fn exchange(&mut self, comm: &Communicator, count: usize, timeout: Option<Duration>) -> Result<()> {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        let (sent, mut received) =
-            (self.vault.lend(vec![rank as u32; count]), self.vault.lend(vec![u32::MAX; count]));
-        if let Some(limit) = limit.filter(|_| self.own.once_in(3)) {
-            thread::sleep(limit * self.own.below(4) as u32);
+        let sent = self.vault.buffer(vec![rank as f32; count]);
+        let mut received = self.vault.buffer(vec![-1.0; count]);
+        if let Some(timeout) = timeout.filter(|_| self.own.once_in(3)) {
+            thread::sleep(timeout * self.own.below(4) as u32);
         }
         self.nccl.group(|g| {
-            if let Some(limit) = limit {
-                g.timeout(limit);
+            if let Some(timeout) = timeout {
+                g.timeout(timeout);
             }
             comm.send(&*sent, next, g.stream(STREAM))?;
             comm.recv(&mut *received, previous, g.stream(STREAM))
         })?;
-        let wrong = received.iter().position(|from| *from as usize != previous);
-        assert_eq!(wrong, None, "of {count} from {previous}: {:?}", wrong.map(|index| received[index]));
+        assert!(received.iter().all(|from| *from == previous as f32), "{count} elements from {previous}");
         Ok(())
     }
 
@@ -355,25 +406,24 @@ impl Rank<'_> {
         &mut self,
         numbers: &mut Random,
         comm: &Communicator,
-        buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept,
+        objects: &mut Objects,
     ) -> Result<()> {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut buffer = self.nccl.alloc::<f32>(WINDOW)?;
         KEPT.fetch_add(1, Relaxed);
-        // SAFETY: the ranks of the program give the same size, and no other ranks register any.
+        // SAFETY: the ranks of the program pass the same size, and no other ranks register any.
         let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
         assert!(buffer.as_slice().is_none());
         let target = window.at(numbers.below(WINDOW - 7));
         comm.put_signal(&[1.0; 7], next, target, Signal::default(), STREAM)?;
         let from_previous = WaitSignal { count: 1, peer: previous as u32, signal: Signal::default() };
         comm.wait_signal(&[from_previous], STREAM)?;
-        buffers.push(buffer);
+        objects.buffers.push(buffer);
         match self.own.below(3) {
             0 => drop(window),
             1 => drop(window.deregister()),
-            _ => kept.windows.push(window),
+            _ => objects.windows.push(window),
         }
         Ok(())
     }
@@ -392,13 +442,12 @@ impl Rank<'_> {
         Ok(())
     }
 
-    /// Creates a communicator, whose other rank never comes, in one group with an operation. It has to end, with whatever
-    /// error.
-    fn mix_group(&self) -> Result<()> {
+    /// Creates a communicator, whose other rank never joins, in one group with an operation. It has to return, with any error.
+    fn create_in_group_with_operation(&self) -> Result<()> {
         let config = Config::new().timeout(TIMEOUT);
         let (own, missing) = (self.nccl.unique_id()?, self.nccl.unique_id()?);
         let alone = self.nccl.communicator(1, 0, &own).config(&config).init()?;
-        let mut values = self.vault.lend([1.0_f32; 3]);
+        let mut values = self.vault.buffer([1.0; 3]);
         let _ = self.nccl.group(|g| {
             let pending = self.nccl.communicator(2, 0, &missing).config(&config).init_in(g)?;
             alone.all_reduce_in_place(&mut *values, ReduceOp::Sum, g.stream(STREAM))?;
@@ -410,7 +459,7 @@ impl Rank<'_> {
     /// Passes a buffer that refuses, alone or in a group, and goes on.
     fn refuse(&mut self, refusal: Refusal, numbers: &mut Random, comm: &Communicator) -> Result<()> {
         let (is_grouped, is_first) = (numbers.coin(), numbers.below(4) > 0);
-        let (mut sums, mut first) = (self.vault.lend([0.0_f32; 4]), self.vault.lend([0.0_f32; 4]));
+        let (mut sums, mut first) = (self.vault.buffer([0.0; 4]), self.vault.buffer([0.0; 4]));
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let refused = Refused { refusal, comm };
             if !is_grouped {
@@ -434,7 +483,7 @@ impl Rank<'_> {
     /// Passes a buffer whose guard does something, alone or in a group.
     fn guard(&mut self, act: Act, is_grouped: bool, comm: &Communicator) -> Result<()> {
         let (nccl, vault) = (self.nccl, self.vault);
-        let (ones, mut sums) = (vault.lend([1.0_f32; 300]), vault.lend([0.0_f32; 300]));
+        let (ones, mut sums) = (vault.buffer([1.0; 300]), vault.buffer([0.0; 300]));
         let elements = &*ones;
         let ended = catch_unwind(AssertUnwindSafe(|| {
             if is_grouped {
@@ -454,7 +503,7 @@ impl Rank<'_> {
                 Ok(())
             }
             Err(_) if act == Act::Panics => Ok(()),
-            Err(panic) => std::panic::resume_unwind(panic),
+            Err(panic) => resume_unwind(panic),
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Buffers whose code panics or uses the library.
+//! Buffers and observers whose code panics or uses the library.
 #![allow(unsafe_code)] // Declares `into_slice` as the trait demands.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 
 use libnccl::buffer::{Buffer, BufferResult};
+use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart};
 use libnccl::{Communicator, Group, Nccl, ReduceOp, Result, Slice, StreamRef};
-use libnccl_test_support::random_inputs::Random;
 
-use crate::kind::Kind;
-use crate::lent::Vault;
+use crate::checks::Vault;
 
 pub(crate) const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -31,35 +32,55 @@ struct OnPurpose {
 
 impl Drop for OnPurpose {
     fn drop(&mut self) {
-        if self.panics && !std::thread::panicking() {
+        if self.panics && !thread::panicking() {
             panic_on_purpose();
         }
     }
 }
 
-/// The way in which a buffer refuses to give its elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Returns an error.
-    Error,
-    /// Returns an error whose text opens a group, and creates a communicator.
-    ReenteringText,
-    /// Returns an error whose text panics.
-    PanickingText,
-    /// Uses the communicator, and then returns an error.
-    Reenters,
-    /// Panics.
-    Panics,
-}
+/// An observer that panics, and uses NCCL itself.
+#[derive(Default)]
+pub(crate) struct HostileObserver(AtomicU64);
 
-impl Refusal {
-    pub(crate) fn of(kind: Kind, random: &mut Random) -> Self {
-        match kind {
-            Kind::PanickingText => Self::PanickingText,
-            Kind::PanickingBuffer => Self::Panics,
-            _ => random.pick(&[Self::Error, Self::ReenteringText, Self::Reenters]),
+impl HostileObserver {
+    fn act(&self) {
+        match self.0.fetch_add(1, Relaxed) % 8 {
+            2 => panic_on_purpose(),
+            4 => panic_twice_on_purpose(),
+            7 => {
+                // Refused in an open group.
+                let comms = libnccl_cpu::nccl().init_all(&[0]);
+                let _ = comms.and_then(|comms| comms[0].barrier(&mut [0_u8], STREAM));
+            }
+            _ => {}
         }
     }
+}
+
+impl Observer for HostileObserver {
+    fn on_start(&self, _: &OperationStart<'_>) {
+        self.act();
+    }
+
+    fn on_end(&self, _: &OperationEnd<'_>) {
+        self.act();
+    }
+
+    fn on_communicator(&self, _: &Membership, _: CommunicatorEvent) {
+        self.act();
+    }
+}
+
+/// What a buffer does instead of returning its elements. All but the panic return an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Error,
+    /// The error's text opens a group and creates a communicator.
+    ReenteringText,
+    PanickingText,
+    /// Uses the communicator before.
+    Reenters,
+    Panics,
 }
 
 /// A buffer that is not ready.
@@ -77,9 +98,7 @@ impl fmt::Display for NotReady {
             Refusal::PanickingText => panic_on_purpose(),
             Refusal::ReenteringText => {
                 let nccl = libnccl_cpu::nccl();
-                let group = nccl.group(|_| Ok(()));
-                let comms = nccl.init_all(&[0]);
-                write!(f, "not ready, {}, {}", group.is_ok(), comms.is_ok())
+                write!(f, "{:?}, {:?}", nccl.group(|_| Ok(())), nccl.init_all(&[0]))
             }
             _ => f.write_str("not ready"),
         }
@@ -102,29 +121,18 @@ impl<'a> Buffer<'a> for Refused<'a> {
     }
 }
 
-/// The act of a guard that is dropped.
+/// What a guard does when it is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Uses the communicator.
     Operates,
-    /// Uses it in a group.
+    /// Uses it in a new group.
     OpensGroup,
     /// Uses the group to which the guard belonged.
     UsesOldGroup,
     /// Opens a group inside the one to which the guard belonged, and uses the communicator in there.
     NestsInOldGroup,
-    /// Panics.
     Panics,
-}
-
-impl Act {
-    pub(crate) fn of(kind: Kind, random: &mut Random) -> Self {
-        match kind {
-            Kind::NestedAfterEnd => Self::NestsInOldGroup,
-            Kind::PanickingGuard => Self::Panics,
-            _ => random.pick(&[Self::Operates, Self::OpensGroup, Self::UsesOldGroup]),
-        }
-    }
 }
 
 /// A buffer with a guard.
@@ -153,9 +161,9 @@ impl<'a, 'e: 'a> Buffer<'a> for Guarded<'a, 'e> {
 }
 
 impl Guard<'_, '_> {
-    /// Sums in one way or another; errors are those of the communicator.
+    /// Checks a sum, unless the communicator has an error.
     fn sum(&self, sum: impl FnOnce(&[f32], &mut [f32]) -> Result<()>) {
-        let (ones, mut sums) = (self.vault.lend([1.0; 500]), self.vault.lend([0.0; 500]));
+        let (ones, mut sums) = (self.vault.buffer([1.0; 500]), self.vault.buffer([0.0; 500]));
         if sum(&ones, &mut sums).is_ok() {
             let size = self.comm.size() as f32;
             assert!(sums.iter().all(|sum| *sum == size), "{:?}: {} instead of {size}", self.act, sums[0]);
@@ -165,7 +173,7 @@ impl Guard<'_, '_> {
 
 impl Drop for Guard<'_, '_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             return;
         }
         let comm = self.comm;

@@ -1,0 +1,152 @@
+//! What must hold after a sequence: no late write, no live communicator, no leaked resource.
+#![allow(unsafe_code)] // Queries handles by their numbers.
+
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::Nccl;
+use libnccl::sys::{ncclComm_t, ncclResult_t};
+
+/// The value of buffers that nothing may write to any more.
+const PATTERN: f32 = -165.5;
+
+/// The buffers whose operation is over, in which nothing may change until the end of the sequence.
+#[derive(Default)]
+pub(crate) struct Vault(Mutex<Vec<Vec<f32>>>);
+
+impl Vault {
+    /// Returns a buffer, which goes to the vault when it is dropped.
+    pub(crate) fn buffer(&self, elements: impl Into<Vec<f32>>) -> Borrowed<'_> {
+        Borrowed { elements: elements.into(), vault: self }
+    }
+
+    /// Fails if a buffer was written to after its operation.
+    pub(crate) fn check(self) {
+        let kept = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let change = kept.iter().flatten().find(|element| **element != PATTERN);
+        assert_eq!(change, None, "a buffer was written to after its operation");
+    }
+}
+
+/// A buffer that belongs to this rank whenever no operation borrows it.
+pub(crate) struct Borrowed<'v> {
+    elements: Vec<f32>,
+    vault: &'v Vault,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let mut buffer = std::mem::take(&mut self.elements);
+        buffer.fill(PATTERN);
+        let mut kept = self.vault.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Every fourth is freed immediately, for a sanitizer to see.
+        if kept.len() < 200 {
+            let is_freed = kept.len() % 4 == 3;
+            kept.push(if is_freed { Vec::new() } else { buffer });
+        }
+    }
+}
+
+impl Deref for Borrowed<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.elements
+    }
+}
+
+impl DerefMut for Borrowed<'_> {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.elements
+    }
+}
+
+/// Returns the handles of two new communicators. The CPU backend numbers its handles, and uses none twice.
+pub(crate) fn next_handles(nccl: &Nccl) -> [usize; 2] {
+    let comms = [(); 2].map(|()| nccl.init_all(&[0]).expect("one rank").remove(0));
+    comms.map(|comm| comm.as_raw().addr())
+}
+
+/// Fails if a communicator created since `start` is live for longer than a teardown takes.
+pub(crate) fn assert_no_live_communicator(nccl: &Nccl, start: [usize; 2]) {
+    let [end, _] = next_handles(nccl);
+    let live = || {
+        let handles = (start[1]..end).step_by(start[1] - start[0]).skip(1);
+        handles.filter(|handle| is_live(nccl, ptr::without_provenance_mut(*handle))).count()
+    };
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while live() > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(live(), 0, "communicators are still live");
+}
+
+fn is_live(nccl: &Nccl, handle: ncclComm_t) -> bool {
+    let get = nccl.as_raw().ncclCommGetAsyncError.expect("the CPU backend has it");
+    let mut state = ncclResult_t::ncclSuccess;
+    // SAFETY: a valid out-parameter; the CPU backend looks handles up, and refuses unknown ones.
+    unsafe { get(handle, &raw mut state) == ncclResult_t::ncclSuccess }
+}
+
+/// The elements of a buffer that may become a window.
+pub(crate) const WINDOW: usize = 1024;
+
+/// The number of buffers whose memory may be kept for good, with the descriptor by which other processes would map it: those
+/// of windows, which safe code cannot free, as nothing proves that other ranks do not use them, and those of registrations
+/// that could not be deregistered.
+pub(crate) static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// The growth of the process's memory, beyond the kept buffers, that its allocator may cause.
+const SLACK: usize = 32 << 20;
+
+/// The resources of this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    threads: usize,
+    descriptors: usize,
+    bytes: usize,
+    kept: usize,
+}
+
+impl Usage {
+    /// The number of threads where nothing runs: the main thread, the test's, and the one that notices a hang.
+    const THREADS: usize = 3;
+
+    fn now() -> Self {
+        let count = |path| fs::read_dir(path).map_or(0, Iterator::count);
+        let pages = fs::read_to_string("/proc/self/statm").unwrap();
+        let resident: usize = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap();
+        Self {
+            threads: count("/proc/self/task"),
+            descriptors: count("/proc/self/fd"),
+            bytes: resident * 4096,
+            kept: KEPT.load(Relaxed),
+        }
+    }
+
+    /// Returns the usage as soon as no thread of a sequence is left, or after a while.
+    pub(crate) fn settled() -> Self {
+        let start = Instant::now();
+        loop {
+            let now = Self::now();
+            if now.threads <= Self::THREADS || start.elapsed() > Duration::from_secs(10) {
+                return now;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Fails if there is more at the `end` than kept buffers explain.
+    pub(crate) fn check_end(self, end: Self) {
+        let kept = end.kept - self.kept;
+        assert!(end.threads <= Self::THREADS, "{end:?}");
+        assert!(end.descriptors <= self.descriptors + kept, "{self:?}, then {end:?}");
+        let limit = self.bytes + kept * WINDOW * size_of::<f32>() + SLACK;
+        assert!(end.bytes <= limit, "{self:?}, then {end:?}");
+    }
+}
