@@ -9,7 +9,7 @@ use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Result};
 use libnccl_test_support::fake_nccl::{FakeNccl, SUCCESS};
 
-use crate::codes::CODES;
+use crate::faults::CODES;
 use crate::fixture::{Fixture, id, recv, stream, work};
 
 /// A way to end a communicator, whether it succeeds or not.

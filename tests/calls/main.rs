@@ -1,7 +1,6 @@
 //! The exact C calls that the safe layer makes: for each method, for whatever NCCL returns and writes, and for each way in
 //! which a communicator may end.
 
-mod codes;
 #[cfg(target_os = "linux")]
 mod cuda_context;
 mod endings;

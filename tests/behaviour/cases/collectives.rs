@@ -1,5 +1,9 @@
 //! Results of every operation, compared with a plain computation, with one thread per rank and with one for all.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
 use libnccl::{CallOptions, Communicator, Element, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
@@ -19,6 +23,7 @@ cases! {
     all_to_all_gather_and_scatter_fall_back_to_send_recv,
     pre_mul_sum_scales_each_ranks_elements,
     nested_group_starts_at_the_outer_end,
+    barrier_waits_for_every_rank,
 }
 
 /// Element types, which all hold and add small whole numbers exactly.
@@ -390,4 +395,22 @@ fn nested_group_starts_at_the_outer_end(nccl: &Nccl) {
     })
     .unwrap();
     assert_eq!((first, second), ([3], [3]));
+}
+
+// Regression: ferrotorch's barrier does not wait.
+fn barrier_waits_for_every_rank(nccl: &Nccl) {
+    let arrivals = AtomicUsize::new(0);
+    on_threads(nccl, 3, |comm| {
+        for round in 1..=20 {
+            if comm.rank() == round % 3 {
+                thread::sleep(Duration::from_millis(2));
+            }
+            arrivals.fetch_add(1, SeqCst);
+            comm.barrier(&mut [0_u8], STREAM).unwrap();
+            assert_eq!(arrivals.load(SeqCst), 3 * round);
+            comm.barrier(&mut [0_u8], STREAM).unwrap();
+        }
+    });
+    let error = of_one_thread(nccl, 2)[0].barrier(&mut [0_u8; 0], STREAM).unwrap_err();
+    assert_eq!(error.to_string(), "barrier: the buffer is empty; expected one element");
 }

@@ -164,6 +164,11 @@ impl FakeNccl {
         self.state().has_host_memory = is_host;
     }
 
+    /// Makes the library work on a GPU's memory from its next allocation on.
+    pub fn end_host_memory_in_alloc(&self) {
+        self.state().ends_host_memory = true;
+    }
+
     /// Makes the addresses of later allocations this far from a multiple of a page.
     pub fn misalign_memory(&self, bytes: usize) {
         self.state().memory.misalignment = bytes;

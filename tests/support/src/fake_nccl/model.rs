@@ -102,6 +102,8 @@ pub(super) struct State {
     /// The addresses that are registered with a communicator, by its number and the function that deregisters them.
     registered: Vec<(usize, &'static str, usize)>,
     pub(super) has_host_memory: bool,
+    /// Set if the next allocation ends that, as CUDA does when another thread loads it.
+    pub(super) ends_host_memory: bool,
     pub(super) registers: bool,
 }
 
@@ -620,7 +622,10 @@ impl State {
             match output {
                 Output::Correct | Output::Huge => {
                     *slot = match function {
-                        "ncclMemAlloc" => self.memory.allocate(Argument::length(arguments)),
+                        "ncclMemAlloc" => {
+                            self.has_host_memory &= !self.ends_host_memory;
+                            self.memory.allocate(Argument::length(arguments))
+                        }
                         "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
                         "ncclCommRegister" => ptr::null_mut(),
                         "ncclCommWindowRegister" => self.window(),

@@ -47,7 +47,7 @@ impl ErrorText {
 }
 
 /// The states that `ncclCommGetAsyncError` reports.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AsyncStates {
     pub(super) first: std::collections::VecDeque<u32>,
     /// Reported in turn, for ever, when `first` is used up.
