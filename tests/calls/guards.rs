@@ -1,6 +1,7 @@
-//! Guards of buffers: they learn the operation's stream, and live until NCCL has enqueued the operation.
+//! Guards of buffers: they are made with the operation's stream, and live until NCCL has enqueued the operation.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -8,9 +9,7 @@ use libnccl::buffer::{Buffer, BufferMut, BufferResult};
 use libnccl::config::CollectiveConfig;
 use libnccl::error::InvalidArgumentKind;
 use libnccl::window::{Signal, WaitSignal};
-use libnccl::{
-    CallOptions, Communicator, Config, Error, Group, Nccl, ReduceOp, Result, Slice, SliceMut, StreamRef,
-};
+use libnccl::{CallOptions, Config, Error, ReduceOp, Result, Slice, SliceMut, StreamRef};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
 use crate::fixture::{Fixture, id, recv, send, stream};
@@ -117,7 +116,7 @@ fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
 }
 
 #[test]
-fn guards_of_a_group_that_is_given_up_live_until_all_its_members_are_ended() {
+fn guards_of_a_group_that_times_out_live_until_all_its_members_are_aborted() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
     let comms = [30, 600_000].map(|timeout| {
@@ -142,42 +141,34 @@ fn guards_of_a_group_that_is_given_up_live_until_all_its_members_are_ended() {
 
 #[test]
 fn guard_in_group_lives_until_its_end() {
-    type Act = fn(&Fixture, &Tensor<'_>, &mut Tensor<'_>) -> Result<()>;
-    let acts: [(&str, bool, Act); 6] = [
-        ("success", true, |f, send, recv| {
-            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
-        }),
-        ("a group in the group", true, |f, send, recv| {
-            f.nccl.group(|g| g.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))))
-        }),
-        ("an end that fails", false, |f, send, recv| {
-            f.fake.answer_once("ncclGroupEnd", 0, 1);
-            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
-        }),
-        ("a call that fails", false, |f, send, recv| {
-            f.fake.answer_once("ncclAllReduce", 0, 1);
-            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
-        }),
-        ("a later error", false, |f, send, recv| {
-            f.nccl.group(|g| {
-                f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))?;
-                f.comm.send(crate::fixture::send::<u8>(1), 9, g.stream(stream()))
-            })
-        }),
-        ("a panic", false, |f, send, recv| {
-            let panics = || {
-                f.nccl.group(|g| {
-                    f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))?;
-                    panic!("on purpose")
-                })
-            };
-            catch_unwind(AssertUnwindSafe(panics)).unwrap_or(Err(Error::Aborted { call: "panic" }))
-        }),
+    /// What happens after the operation, in the group.
+    type Then = fn(&Fixture) -> Result<()>;
+    let cases: [(&str, Option<&str>, Then); 5] = [
+        ("success", None, |_| Ok(())),
+        ("an end that fails", Some("ncclGroupEnd"), |_| Ok(())),
+        ("a call that fails", Some("ncclAllReduce"), |_| Ok(())),
+        ("a later error", None, |_| Err(Error::Aborted { call: "the closure" })),
+        ("a panic", None, |_| panic!("on purpose")),
     ];
-    for (name, succeeds, act) in acts {
+    for ((name, fails, then), is_nested) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
         let fixture = Fixture::new();
-        let (result, events) = events(&fixture, |send, recv| act(&fixture, send, recv));
-        assert_eq!(result.is_ok(), succeeds, "{name}: {result:?}");
+        if let Some(function) = fails {
+            fixture.fake.answer_once(function, usize::from(is_nested && function == "ncclGroupEnd"), 1);
+        }
+        let (result, events) = events(&fixture, |send, recv| {
+            catch_unwind(AssertUnwindSafe(|| {
+                fixture.nccl.group(|g| {
+                    if is_nested {
+                        g.group(|g| fixture.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))?;
+                    } else {
+                        fixture.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))?;
+                    }
+                    then(&fixture)
+                })
+            }))
+        });
+        let succeeds = matches!(result, Ok(Ok(())));
+        assert_eq!(succeeds, name == "success", "{name}");
         assert_eq!(events[2..], released("ncclGroupEnd"), "{name}: {events:?}");
         assert_eq!(fixture.fake.take_started().len(), usize::from(succeeds), "{name}");
         fixture.close(name);
@@ -199,37 +190,63 @@ fn guard_of_operation_that_is_refused_is_dropped() {
     fixture.close("refused");
 }
 
-/// A buffer that is never ready.
-struct NotReady;
+/// A buffer of one element, with a guard that calls a function, or an error.
+struct Custom<F>(std::result::Result<F, &'static str>);
 
-impl<'a> Buffer<'a> for NotReady {
-    type Element = f32;
-    type Guard = ();
+/// Calls a function when it is dropped.
+struct OnDrop<F: FnMut()>(F);
 
-    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
-        Err("it is on its way".into())
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
+}
+
+/// An error whose text panics if it is empty.
+#[derive(Debug)]
+struct NotReady(&'static str);
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        assert!(!self.0.is_empty(), "on purpose");
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for NotReady {}
+
+impl<'a, F: FnMut() + 'a> Buffer<'a> for Custom<F> {
+    type Element = f32;
+    type Guard = OnDrop<F>;
+
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, OnDrop<F>)> {
+        self.0.map(|act| (send(1), OnDrop(act))).map_err(|text| NotReady(text).into())
+    }
+}
+
+fn not_ready(text: &'static str) -> Custom<fn()> {
+    Custom(Err(text))
 }
 
 #[test]
 fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     let fixture = Fixture::new();
-    let expected = "all_reduce: a buffer is not ready: it is on its way";
     let refused = |error: Error| {
         assert!(
             matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::NotReady, .. }),
             "{error}"
         );
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.to_string(), "all_reduce: a buffer is not ready: it is being copied");
     };
     let comm = &fixture.comm;
-    refused(comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, stream()).unwrap_err());
+    let buffer = || not_ready("it is being copied");
+    refused(comm.all_reduce(buffer(), recv::<f32>(3), ReduceOp::Sum, stream()).unwrap_err());
     let tenfold = comm.pre_mul_sum(10.0_f32).unwrap();
-    refused(comm.all_reduce(NotReady, recv::<f32>(3), &tenfold, stream()).unwrap_err());
+    refused(comm.all_reduce(buffer(), recv::<f32>(3), &tenfold, stream()).unwrap_err());
     drop(tenfold);
     let ended = fixture.nccl.group(|g| {
-        // An error that nobody looks at.
-        let _ = comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, g.stream(stream()));
+        // The error is ignored.
+        let _ = comm.all_reduce(buffer(), recv::<f32>(3), ReduceOp::Sum, g.stream(stream()));
         comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, g.stream(stream()))
     });
     refused(ended.unwrap_err());
@@ -237,32 +254,11 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     fixture.close("not ready");
 }
 
-/// A buffer that is never ready, for a reason whose text panics.
-#[derive(Debug)]
-struct Unspeakable;
-
-impl std::fmt::Display for Unspeakable {
-    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        panic!("on purpose")
-    }
-}
-
-impl std::error::Error for Unspeakable {}
-
-impl<'a> Buffer<'a> for Unspeakable {
-    type Element = f32;
-    type Guard = ();
-
-    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
-        Err(Box::new(self))
-    }
-}
-
 #[test]
 fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
     let Fixture { fake, nccl, comm, .. } = &Fixture::new();
-    let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(Unspeakable, 0, stream()), &|| {
-        nccl.group(|g| comm.send(Unspeakable, 0, g.stream(stream())))
+    let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(not_ready(""), 0, stream()), &|| {
+        nccl.group(|g| comm.send(not_ready(""), 0, g.stream(stream())))
     }];
     for call in calls {
         catch_unwind(AssertUnwindSafe(call)).unwrap_err();
@@ -277,81 +273,37 @@ fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() 
     assert!(comm.as_raw().is_null(), "aborted immediately");
 }
 
-/// A buffer whose guard panics.
-struct Panicking;
-
-struct PanickingGuard;
-
-impl<'a> Buffer<'a> for Panicking {
-    type Element = f32;
-    type Guard = PanickingGuard;
-
-    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, PanickingGuard)> {
-        Ok((send(1), PanickingGuard))
-    }
-}
-
-impl Drop for PanickingGuard {
-    fn drop(&mut self) {
-        panic!("on purpose");
-    }
-}
-
 #[test]
 fn panic_of_a_guard_leaves_no_group_open() {
     let Fixture { nccl, comm, .. } = &Fixture::new();
-    let group = || nccl.group(|g| comm.send(Panicking, 0, g.stream(stream())));
+    let group = || nccl.group(|g| comm.send(Custom(Ok(|| panic!("on purpose"))), 0, g.stream(stream())));
     catch_unwind(AssertUnwindSafe(group)).unwrap_err();
     nccl.group(|_| Ok(())).unwrap();
     comm.send(send::<f32>(1), 0, stream()).unwrap();
 }
 
-/// A buffer whose guard goes on using the group.
-struct Late<'s, 'e> {
-    nccl: &'s Nccl,
-    group: &'s Group<'s, 'e>,
-    comm: &'s Communicator,
-    errors: &'s RefCell<Vec<String>>,
-}
-
-struct LateGuard<'s, 'e>(Late<'s, 'e>);
-
-impl<'s, 'e> Buffer<'s> for Late<'s, 'e> {
-    type Element = f32;
-    type Guard = LateGuard<'s, 'e>;
-
-    unsafe fn into_slice(self, _: StreamRef<'s>) -> BufferResult<(Slice<'s, f32>, LateGuard<'s, 'e>)> {
-        Ok((send(1), LateGuard(self)))
-    }
-}
-
-impl Drop for LateGuard<'_, '_> {
-    fn drop(&mut self) {
-        let Late { nccl, group, comm, errors } = self.0;
-        let results = [
-            comm.send(send::<f32>(1), 0, group.stream(stream())),
-            comm.recv(recv::<f32>(1), 0, group.stream(stream())),
-            nccl.communicator(4, 2, &id(1)).init_in(group).map(drop),
-            group.group(|_| Ok(())),
-        ];
-        errors.borrow_mut().extend(results.map(|result| result.unwrap_err().to_string()));
-    }
-}
-
 #[test]
 fn guard_that_uses_its_group_after_the_end_is_refused() {
     let fixture = Fixture::new();
+    let Fixture { nccl, comm, fake, .. } = &fixture;
     let errors = RefCell::default();
-    fixture
-        .nccl
-        .group(|g| {
-            let Fixture { nccl, comm, .. } = &fixture;
-            comm.send(Late { nccl, group: g, comm, errors: &errors }, 0, g.stream(stream()))
-        })
-        .unwrap();
+    let errors = &errors;
+    nccl.group(|g| {
+        let late = move || {
+            let results = [
+                comm.send(send::<f32>(1), 0, g.stream(stream())),
+                comm.recv(recv::<f32>(1), 0, g.stream(stream())),
+                nccl.communicator(4, 2, &id(1)).init_in(g).map(drop),
+                g.group(|_| Ok(())),
+            ];
+            *errors.borrow_mut() = results.map(|result| result.unwrap_err().to_string()).to_vec();
+        };
+        comm.send(Custom(Ok(late)), 0, g.stream(stream()))
+    })
+    .unwrap();
     let expected = ["send", "recv", "init_in", "group"].map(|call| format!("{call}: the group has ended"));
-    assert_eq!(errors.into_inner(), expected);
-    assert_eq!(fixture.fake.take_started().len(), 1);
+    assert_eq!(errors.take(), expected);
+    assert_eq!(fake.take_started().len(), 1);
     fixture.close("after the end");
 }
 
@@ -359,15 +311,12 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
 #[test]
 fn signals_may_be_temporary_in_a_group() {
     let fixture = Fixture::new();
-    let config = CollectiveConfig::new().max_ctas(2);
+    let config = CollectiveConfig::new().max_ctas(2).alg_selection("ring");
     fixture
         .nccl
         .group(|g| {
-            fixture.comm.all_reduce_in_place(
-                recv::<f32>(3),
-                ReduceOp::Sum,
-                g.stream(CallOptions::on(stream()).config(&config)),
-            )?;
+            let on = CallOptions::on(stream()).config(&config);
+            fixture.comm.all_reduce_in_place(recv::<f32>(3), ReduceOp::Sum, g.stream(on))?;
             let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
             fixture.comm.wait_signal(&[signal], g.stream(stream()))
         })

@@ -1,14 +1,12 @@
 //! The options of communicators and of collectives in C: their fields, first versions, ranges and lifetimes.
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_int, c_void};
+use std::cell::Cell;
+use std::ffi::c_int;
 use std::ptr;
 use std::time::Duration;
 
 use libnccl::config::{CollectiveConfig, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
-use libnccl::sys::{
-    self, Functions, ncclCollConfig_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
-};
+use libnccl::sys::{Functions, ncclCollConfig_t, ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 use libnccl::{CallOptions, Config, Error, Nccl, ReduceOp, Result, Version};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
@@ -214,16 +212,6 @@ fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
 
 thread_local! {
     static PADDED: Cell<[u8; size_of::<ncclConfig_t>()]> = const { Cell::new([0xa5; size_of::<ncclConfig_t>()]) };
-    static OPTIONS: Cell<*const ncclCollConfig_t> = const { Cell::new(ptr::null()) };
-    static READ: RefCell<Option<(c_int, String)>> = const { RefCell::new(None) };
-}
-
-/// Opens the fake with some other functions.
-fn with_functions(fake: &FakeNccl, change: impl FnOnce(&mut Functions)) -> Nccl {
-    let mut functions = *fake.nccl().as_raw();
-    change(&mut functions);
-    // SAFETY: the fake's functions, and others with the signatures of the header.
-    unsafe { Nccl::from_table("the fake NCCL", functions) }.unwrap()
 }
 
 /// Later versions have fields in the padding.
@@ -232,7 +220,7 @@ fn padding_of_the_options_is_zero() {
     unsafe extern "C" fn copy_bytes(
         _: *mut ncclComm_t,
         _: c_int,
-        _: sys::ncclUniqueId,
+        _: ncclUniqueId,
         _: c_int,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t {
@@ -241,50 +229,10 @@ fn padding_of_the_options_is_zero() {
         ncclResult_t::ncclSystemError
     }
     let fake = FakeNccl::new();
-    let nccl = with_functions(&fake, |functions| functions.ncclCommInitRankConfig = Some(copy_bytes));
+    let functions = Functions { ncclCommInitRankConfig: Some(copy_bytes), ..*fake.nccl().as_raw() };
+    // SAFETY: the fake's functions, and one with the signature of the header.
+    let nccl = unsafe { Nccl::from_table("the fake NCCL", functions) }.unwrap();
     let config = Config::new().nvls_host_mode(NvlsHostMode::Disable);
     nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap_err();
     assert_eq!(PADDED.get()[112..], [0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0]);
-}
-
-/// A group moves them meanwhile.
-#[test]
-fn options_of_a_collective_live_at_their_address_until_the_group_ends() {
-    unsafe extern "C" fn start() -> ncclResult_t {
-        ncclResult_t::ncclSuccess
-    }
-    unsafe extern "C" fn keep_options(
-        _: *const c_void,
-        _: *mut c_void,
-        _: usize,
-        _: ncclDataType_t,
-        _: ncclRedOp_t,
-        _: ncclComm_t,
-        _: sys::cudaStream_t,
-        config: *const ncclCollConfig_t,
-    ) -> ncclResult_t {
-        OPTIONS.set(config);
-        ncclResult_t::ncclSuccess
-    }
-    unsafe extern "C" fn read_options() -> ncclResult_t {
-        // SAFETY: the group keeps the options until this returns, which is what is tested.
-        let (max_ctas, algorithms) =
-            unsafe { ((*OPTIONS.get()).maxCTAs, CStr::from_ptr((*OPTIONS.get()).algSelection)) };
-        READ.set(Some((max_ctas, algorithms.to_str().unwrap().into())));
-        ncclResult_t::ncclSuccess
-    }
-    let fake = FakeNccl::new();
-    let nccl = with_functions(&fake, |functions| {
-        functions.ncclGroupStart = Some(start);
-        functions.ncclAllReduceConfig = Some(keep_options);
-        functions.ncclGroupEnd = Some(read_options);
-    });
-    let comm = nccl.communicator(4, 2, &id(1)).init().unwrap();
-    let config = CollectiveConfig::new().alg_selection("ring").max_ctas(2);
-    nccl.group(|g| {
-        let options = g.stream(CallOptions::on(stream()).config(&config));
-        comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, options)
-    })
-    .unwrap();
-    assert_eq!(READ.take(), Some((2, "ring".into())));
 }

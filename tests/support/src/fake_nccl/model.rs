@@ -8,10 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use libnccl::sys::{
-    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWaitSignalDesc_t,
-    ncclWindow_t,
-};
+use libnccl::sys::{self, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t};
 
 use super::arguments::{Argument, call_text, string};
 use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
@@ -93,10 +90,8 @@ pub(super) struct State {
     growing: Vec<usize>,
     pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
     operators_created: u32,
-    /// The options of a collective in progress: their address, and their fields when they were passed.
-    options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
-    /// The descriptors of grouped waits for signals, and their count fields when they were passed.
-    signals_in_use: Vec<(*const ncclWaitSignalDesc_t, Vec<c_int>)>,
+    /// The calls in a group or in progress whose options or signals NCCL may read again, with their text.
+    in_use: Vec<(&'static str, Vec<Argument>, String)>,
 
     pub(super) memory: Memory,
     /// The addresses that are registered with a communicator, by its number and the function that deregisters them.
@@ -144,13 +139,6 @@ unsafe impl Send for State {}
 
 fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
-}
-
-/// # Safety
-/// `signals` is an array of `length` descriptors.
-unsafe fn signal_counts(signals: *const ncclWaitSignalDesc_t, length: usize) -> Vec<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(signals, length) }.iter().map(|signal| signal.opCnt).collect()
 }
 
 impl State {
@@ -337,7 +325,7 @@ impl State {
     }
 
     /// Does what NCCL does in a call, and returns its code.
-    pub(super) fn play(&mut self, function: &str, arguments: &[Argument]) -> u32 {
+    pub(super) fn play(&mut self, function: &'static str, arguments: &[Argument]) -> u32 {
         let state = self.async_states.peek();
         let (mut code, output) = self.apply_rules(function);
         match (function, arguments) {
@@ -399,23 +387,19 @@ impl State {
     }
 
     /// Does what a call does besides writing, and returns its code.
-    fn perform(&mut self, function: &str, arguments: &[Argument], code: u32) -> u32 {
+    fn perform(&mut self, function: &'static str, arguments: &[Argument], code: u32) -> u32 {
         let has_null_comm = matches!(arguments, [.., Argument::Comm(raw), _] if raw.is_null());
         if function == "ncclAllReduce" && has_null_comm {
             self.fail(function, INVALID_ARGUMENT);
             return INVALID_ARGUMENT;
         }
-        self.check_options_in_use(function, arguments, code);
+        if function == "ncclCommGetAsyncError" {
+            self.check_in_use();
+        }
+        self.keep_in_use(function, arguments, code);
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
-            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..])
-                if self.group().depth > 0 =>
-            {
-                // SAFETY: the caller's array.
-                let counts = unsafe { signal_counts(signals, length as usize) };
-                self.signals_in_use.push((signals, counts));
-            }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
                 let group = self.group();
@@ -452,21 +436,30 @@ impl State {
         }
     }
 
-    /// Reads a collective's options again while it is in progress, as NCCL may.
-    fn check_options_in_use(&mut self, function: &str, arguments: &[Argument], code: u32) {
-        // SAFETY: the facade's struct, if it has kept it; that it has is what is tested.
-        let fields = |config: *const ncclCollConfig_t| unsafe { ((*config).size, (*config).minCTAs) };
-        if function == "ncclCommGetAsyncError"
-            && let Some((config, before)) = self.options_in_use.take()
-        {
-            // Reuses the memory of the struct if it was freed.
-            let _others: Vec<Box<[usize; 11]>> = (0..64).map(|_| Box::new([7; 11])).collect();
-            if fields(config) != before {
-                self.violations.push("a collective in progress has lost its options".into());
-            }
+    /// Keeps a call whose options or signals NCCL may read again, while it is in progress or until its group ends.
+    fn keep_in_use(&mut self, function: &'static str, arguments: &[Argument], code: u32) {
+        let (is_grouped, is_pending) = (self.group().depth > 0, code == IN_PROGRESS);
+        let is_read_again = |argument: &Argument| match argument {
+            Argument::CollConfig(_) => is_grouped || is_pending,
+            Argument::Signals(_) => is_grouped,
+            _ => false,
+        };
+        if arguments.iter().any(is_read_again) {
+            let text = call_text(function, arguments, &self.memory);
+            self.in_use.push((function, arguments.to_vec(), text));
         }
-        if let (IN_PROGRESS, &[.., Argument::CollConfig(config)]) = (code, arguments) {
-            self.options_in_use = Some((config, fields(config)));
+    }
+
+    /// Reads the options and signals that are in use again.
+    fn check_in_use(&mut self) {
+        // Reuses their memory if it was freed.
+        let _configs: Vec<Box<[usize; 11]>> = (0..64).map(|_| Box::new([7; 11])).collect();
+        let _signals: Vec<Box<[usize; 2]>> = (0..64).map(|_| Box::new([7; 2])).collect();
+        let _larger: Vec<Box<[usize; 4]>> = (0..64).map(|_| Box::new([7; 4])).collect();
+        for (function, arguments, text) in std::mem::take(&mut self.in_use) {
+            if call_text(function, &arguments, &self.memory) != text {
+                self.violations.push(format!("{function} in progress has lost its options or signals"));
+            }
         }
     }
 
@@ -478,20 +471,9 @@ impl State {
             return code;
         }
         let Group { error, queued, comms, windows, ends, .. } = std::mem::take(group);
-        // Reuses the memory of the descriptors if it was freed.
-        let _others: Vec<Box<[usize; 2]>> = (0..64).map(|_| Box::new([7; 2])).collect();
-        let _larger: Vec<Box<[usize; 4]>> = (0..64).map(|_| Box::new([7; 4])).collect();
-        for (signals, before) in std::mem::take(&mut self.signals_in_use) {
-            // SAFETY: the facade's array, if it has kept it; that it has is what is tested.
-            if unsafe { signal_counts(signals, before.len()) } != before {
-                self.violations.push("a wait for signals in a group has lost them".into());
-            }
-        }
+        self.check_in_use();
         if error != SUCCESS {
             code = error;
-        }
-        if code == SUCCESS {
-            self.options_in_use = None;
         }
         let window = if is_success(code) { self.window() } else { ptr::null_mut() };
         for slot in windows {
