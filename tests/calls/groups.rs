@@ -46,6 +46,11 @@ const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
         grouped(g, &f.comm)?;
         f.comm.send(send::<f32>(1), 9, g.stream(stream()))
     }),
+    ("a wrong argument that is ignored", None, "send: peer 9", |g, f| {
+        grouped(g, &f.comm)?;
+        let _ = f.comm.send(send::<f32>(1), 9, g.stream(stream()));
+        Ok(())
+    }),
     ("an error in an inner group", Some("ncclSend"), "ncclSend failed", |g, f| {
         grouped(g, &f.comm)?;
         g.group(|g| f.comm.send(send::<f32>(1), 0, g.stream(stream())))
@@ -149,8 +154,13 @@ fn operation_between_suspend_and_resume_is_refused() {
 #[test]
 fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();
-    let wrong = fixture.nccl.group(|g| fixture.comm.send(send::<f32>(1), 9, g.stream(stream())));
-    assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
+    for is_ignored in [false, true] {
+        let wrong = fixture.nccl.group(|g| {
+            let sent = fixture.comm.send(send::<f32>(1), 9, g.stream(stream()));
+            if is_ignored { Ok(()) } else { sent }
+        });
+        assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
+    }
     fixture.fake.answer_once("ncclGroupStart", 0, 3);
     assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::Nccl { .. })));
     fixture.fake.take_log();

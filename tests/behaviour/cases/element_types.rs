@@ -9,9 +9,7 @@ use super::common::{STREAM, cases, on_threads};
 
 cases! {
     every_type_reduction_is_exact,
-    every_type_average_is_exact,
     every_type_pre_mul_sum_is_exact,
-    every_type_gather_and_broadcast_is_exact,
     every_type_at_run_time_is_exact,
 }
 
@@ -102,20 +100,6 @@ fn every_type_reduction_is_exact(nccl: &Nccl) {
     }
 }
 
-fn every_type_average_is_exact(nccl: &Nccl) {
-    fn check<T: Small>(comm: &Communicator) {
-        let quarters =
-            |index| (0..comm.size()).map(|rank| sent(rank, index)).sum::<u8>() * (4 / comm.size() as u8);
-        let expected: Vec<T> = (0..COUNT).map(|index| T::quarters(quarters(index))).collect();
-        let mut buffer = elements::<T>(|index| sent(comm.rank(), index));
-        comm.all_reduce_in_place(&mut buffer, ReduceOp::Avg, STREAM).unwrap();
-        assert_eq!(buffer, expected, "{} of {}", T::DATA_TYPE, comm.size());
-    }
-    for size in [1, 2, 4] {
-        on_threads(nccl, size, |comm| for_every_type!(check(&comm)));
-    }
-}
-
 /// Uses a different scalar on every rank, passed by value and in memory.
 fn every_type_pre_mul_sum_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
@@ -133,20 +117,6 @@ fn every_type_pre_mul_sum_is_exact(nccl: &Nccl) {
             // 6 x 6 has too many bits for some types, so only zero or not is compared.
             assert!(part[1] == T::of(0) && part[0] != T::of(0), "{}: {part:?}", T::DATA_TYPE);
         }
-    }
-    on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
-}
-
-fn every_type_gather_and_broadcast_is_exact(nccl: &Nccl) {
-    fn check<T: Small>(comm: &Communicator) {
-        let (rank, size) = (comm.rank(), comm.size());
-        let of = |rank| elements::<T>(|index| sent(rank, index));
-        let mut all = vec![T::of(0); COUNT * size];
-        comm.all_gather(&of(rank), &mut all, STREAM).unwrap();
-        assert_eq!(all, (0..size).flat_map(of).collect::<Vec<_>>(), "{}", T::DATA_TYPE);
-        let mut from_root = of(rank);
-        comm.broadcast_in_place(&mut from_root, size - 1, STREAM).unwrap();
-        assert_eq!(from_root, of(size - 1), "{}", T::DATA_TYPE);
     }
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }

@@ -14,10 +14,6 @@ cases! {
     methods_while_group_is_open_are_invalid_usage,
     failed_closure_starts_nothing_and_fails_members,
     panic_in_group_starts_nothing_and_fails_members,
-    invalid_first_operation_leaves_members_usable,
-    ignored_nccl_error_fails_the_group,
-    ignored_argument_error_fails_the_group,
-    ignored_argument_error_of_first_operation_leaves_members_usable,
     two_communicators_share_one_group,
     group_of_another_library_is_an_error,
     own_error_of_a_try_group_cancels_it,
@@ -112,62 +108,6 @@ fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
     assert_eq!(buffer, [5]);
     assert_failed(&comms[0]);
     assert_works(nccl, &of_one_thread(nccl, 2));
-}
-
-fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [1.0_f32];
-    let error = nccl.group(|g| comms[0].recv(&mut buffer, 5, g.stream(STREAM))).unwrap_err();
-    assert_eq!(error.to_string(), "recv: peer 5 is not below 2, the communicator's size");
-    assert_works(nccl, &comms);
-}
-
-/// A revoked communicator stands for any error that NCCL itself returns.
-fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
-    let (comms, revoked) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
-    revoked.revoke().unwrap();
-    let mut buffers = [[1_i32], [2]];
-    let [first, second] = &mut buffers;
-    let end = nccl.group(|g| {
-        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-        let refused = revoked.all_reduce_in_place(second, ReduceOp::Sum, g.stream(STREAM));
-        assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
-        Ok(())
-    });
-    let Err(Error::Nccl { call: "ncclAllReduce", code, .. }) = end else { panic!("{end:?}") };
-    assert_eq!(code, ResultCode::INVALID_USAGE);
-    assert_eq!(buffers, [[1], [2]]);
-    assert_failed(&comms[0]);
-    let refused = revoked.resume().unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
-}
-
-/// Without the second operation, the other ranks of its communicator would wait for ever.
-fn ignored_argument_error_fails_the_group(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [[1_i32], [2]];
-    let [first, second] = &mut buffers;
-    let ended = nccl.group(|g| {
-        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-        let refused = comms[1].broadcast_in_place(second, 9, g.stream(STREAM));
-        assert!(refused.is_err());
-        Ok(())
-    });
-    let error = ended.unwrap_err().to_string();
-    assert_eq!(error, "broadcast_in_place: root 9 is not below 2, the communicator's size");
-    assert_eq!(buffers, [[1], [2]]);
-    assert_failed(&comms[0]);
-}
-
-fn ignored_argument_error_of_first_operation_leaves_members_usable(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [1.0_f32];
-    let ended = nccl.group(|g| {
-        let _ = comms[0].recv(&mut buffer, 5, g.stream(STREAM));
-        Ok(())
-    });
-    assert_eq!(ended.unwrap_err().to_string(), "recv: peer 5 is not below 2, the communicator's size");
-    assert_works(nccl, &comms);
 }
 
 fn two_communicators_share_one_group(nccl: &Nccl) {

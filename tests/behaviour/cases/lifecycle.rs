@@ -1,7 +1,5 @@
 //! Communicators from creation to end.
 
-use std::time::Duration;
-
 use libnccl::buffer::MemorySpace;
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
@@ -12,15 +10,10 @@ use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads, sum_
 cases! {
     ranks_on_threads_report_rank_and_size,
     init_all_ranks_report_rank_size_and_device,
-    communicator_moved_to_another_thread_works,
     into_raw_and_from_raw_round_trip,
     borrowed_communicator_is_not_ended,
     aborted_rank_is_a_remote_error_at_peers,
     dropped_rank_is_a_remote_error_at_peers,
-    mismatched_calls_name_both_ranks,
-    destroy_drop_and_abort_in_any_order_return,
-    many_communicators_in_sequence_work,
-    timeout_not_reached_changes_nothing,
     finalized_communicator_is_destroyed_or_aborted,
     abort_handle_ends_idle_communicator,
     ranks_created_in_a_group_work,
@@ -71,21 +64,6 @@ fn init_all_ranks_report_rank_size_and_device(nccl: &Nccl) {
     let comms = nccl.init_all(&[5, 0, 2]).unwrap();
     let facts: Vec<_> = comms.iter().map(|comm| (comm.rank(), comm.size(), comm.device())).collect();
     assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
-}
-
-// Regression: cudarc cannot send a communicator to another thread.
-fn communicator_moved_to_another_thread_works(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let sum = |comm: Communicator| {
-        let mut value = [comm.rank() as u64 + 1];
-        comm.all_reduce_in_place(&mut value, ReduceOp::Sum, STREAM).unwrap();
-        value[0]
-    };
-    let sums: Vec<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || sum(comm))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert_eq!(sums, [3, 3]);
 }
 
 /// Neither by a drop nor by an abort handle, which ends the borrowed use alone.
@@ -149,80 +127,6 @@ fn dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
         0 => assert_remote_error(comm.recv(&mut [1_i32; 9], 1, STREAM)),
         _ => drop(comm),
     });
-}
-
-/// The error names the rank that differs, and one that it differs from.
-fn mismatched_calls_name_both_ranks(nccl: &Nccl) {
-    type Call = fn(&Communicator) -> libnccl::Result<()>;
-    fn sum<T: libnccl::Element + Default>(
-        comm: &Communicator,
-        count: usize,
-        op: ReduceOp,
-    ) -> libnccl::Result<()> {
-        comm.all_reduce_in_place(&mut vec![T::default(); count], op, STREAM)
-    }
-    let usual: Call = |comm| sum::<i32>(comm, 5, ReduceOp::Sum);
-    let different: [(&str, Call); 6] = [
-        ("a count", |comm| sum::<i32>(comm, 6, ReduceOp::Sum)),
-        ("an element type", |comm| sum::<u32>(comm, 5, ReduceOp::Sum)),
-        ("a reduction", |comm| sum::<i32>(comm, 5, ReduceOp::Max)),
-        ("a collective", |comm| comm.broadcast_in_place(&mut [0_i32; 5], 0, STREAM)),
-        ("one with other lengths", |comm| comm.all_gather(&[0_i32; 5], &mut [0; 15], STREAM)),
-        ("a call that makes communicators", |comm| comm.split(Some(0), 0).init().map(drop)),
-    ];
-    for (what, call) in different {
-        let errors = on_threads(nccl, 3, |comm| {
-            let error = if comm.rank() == 2 { call(&comm) } else { usual(&comm) }.unwrap_err();
-            assert!(matches!(error, Error::Nccl { .. }), "{what}: {error}");
-            error.to_string()
-        });
-        for error in errors {
-            assert!(error.contains("rank 2") && error.contains("rank 0"), "{what}: {error}");
-        }
-    }
-}
-
-fn destroy_drop_and_abort_in_any_order_return(nccl: &Nccl) {
-    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
-        let mut comms: Vec<Option<Communicator>> = of_one_thread(nccl, 3).into_iter().map(Some).collect();
-        for (ending, rank) in order.into_iter().enumerate() {
-            let comm = comms[rank].take().unwrap();
-            match ending {
-                0 => comm.destroy().unwrap(),
-                1 => drop(comm),
-                _ => comm.abort().unwrap(),
-            }
-        }
-    }
-}
-
-fn many_communicators_in_sequence_work(nccl: &Nccl) {
-    for _ in 0..50 {
-        on_threads(nccl, 2, |comm| {
-            let mut one = [1_u8];
-            comm.all_reduce_in_place(&mut one, ReduceOp::Sum, STREAM).unwrap();
-            assert_eq!(one, [2]);
-        });
-    }
-}
-
-fn timeout_not_reached_changes_nothing(nccl: &Nccl) {
-    let id = nccl.unique_id().unwrap();
-    let config = Config::new().timeout(Duration::from_secs(20)).name("timed");
-    std::thread::scope(|scope| {
-        for rank in 0..2 {
-            let config = &config;
-            scope.spawn(move || {
-                let comm = nccl.communicator(2, rank, &id).config(config).init().unwrap();
-                let mut one = [1_i32];
-                comm.all_reduce_in_place(&mut one, ReduceOp::Sum, STREAM).unwrap();
-                assert_eq!(one, [2]);
-                comm.destroy().unwrap();
-            });
-        }
-    });
-    let zero = nccl.communicator(1, 0, &id).timeout(Duration::ZERO).init().unwrap_err();
-    assert!(matches!(zero, Error::InvalidArgument { .. }), "{zero}");
 }
 
 fn finalized_communicator_is_destroyed_or_aborted(nccl: &Nccl) {

@@ -2,9 +2,8 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use libnccl::error::ResultCode;
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
@@ -20,16 +19,8 @@ cases! {
     one_thread_registers_windows_of_all_ranks,
     nonblocking_communicator_uses_a_window,
     put_signal_writes_next_ranks_window,
-    wait_signal_waits_for_the_signal,
-    wait_signal_counts_signals,
-    signals_are_kept_apart_by_index_and_context,
-    signal_without_window_is_invalid_usage,
-    put_outside_window_is_an_error,
     window_memory_in_use_by_peers_is_kept,
     window_memory_after_failed_registration_is_kept,
-    put_into_deregistered_window_is_an_error,
-    put_beyond_a_shorter_window_is_an_error,
-    reduction_of_window_memory_sees_values_that_were_put,
 }
 
 fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
@@ -201,86 +192,6 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     }
 }
 
-/// Returns options that allow signals without a window.
-fn eager() -> Config {
-    Config::new().rma_eager_init(true)
-}
-
-fn wait_signal_waits_for_the_signal(nccl: &Nccl) {
-    const MOMENT: Duration = Duration::from_millis(150);
-    on_threads_with(nccl, 2, &eager(), |comm| {
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-        if comm.rank() == 1 {
-            thread::sleep(MOMENT);
-            return comm.signal(0, Signal::default(), STREAM).unwrap();
-        }
-        let start = Instant::now();
-        comm.wait_signal(&[signal_of(1)], STREAM).unwrap();
-        let waited = start.elapsed();
-        assert!(waited >= MOMENT / 2, "{waited:?}");
-    });
-}
-
-fn wait_signal_counts_signals(nccl: &Nccl) {
-    on_threads_with(nccl, 3, &eager(), |comm| {
-        if comm.rank() != 0 {
-            for _ in 0..2 * comm.rank() {
-                comm.signal(0, Signal::default(), STREAM).unwrap();
-            }
-            return comm.barrier(&mut [0_u8], STREAM).unwrap();
-        }
-        comm.wait_signal(&[signal_of(1), WaitSignal { count: 3, ..signal_of(2) }], STREAM).unwrap();
-        comm.wait_signal(&[signal_of(2), signal_of(1)], STREAM).unwrap();
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
-fn signals_are_kept_apart_by_index_and_context(nccl: &Nccl) {
-    on_threads_with(nccl, 2, &eager().num_rma_sig(2).num_rma_ctx(3), |comm| {
-        let all = || (0..2).flat_map(|index| (0..3).map(move |context| Signal { index, context }));
-        if comm.rank() == 1 {
-            all().for_each(|signal| comm.signal(0, signal, STREAM).unwrap());
-        } else {
-            let signals: Vec<_> = all().map(|signal| WaitSignal { signal, ..signal_of(1) }).collect();
-            comm.wait_signal(&signals, STREAM).unwrap();
-        }
-        for signal in [Signal { index: 2, context: 0 }, Signal { index: 0, context: 3 }] {
-            let refused = comm.signal(0, signal, STREAM).unwrap_err();
-            assert_eq!(refused.code(), Some(ResultCode::INVALID_ARGUMENT), "{refused}");
-        }
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
-fn signal_without_window_is_invalid_usage(nccl: &Nccl) {
-    let comm = of_one_thread(nccl, 1).remove(0);
-    for refused in [comm.signal(0, Signal::default(), STREAM), comm.wait_signal(&[signal_of(0)], STREAM)] {
-        let error = refused.unwrap_err();
-        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
-        assert!(error.to_string().contains("ncclCommWindowRegister"), "{error}");
-    }
-}
-
-fn put_outside_window_is_an_error(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 1);
-    let comm = &comms[0];
-    let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-    let window = register(comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-    let put = |from, at: usize| {
-        let part = buffer.get(from).expect("there is such a part");
-        comm.put_signal(part, 0, window.at(at), Signal::default(), STREAM)
-    };
-    let error = put(0..HALF, HALF + 1).unwrap_err();
-    assert_eq!(error.to_string(), "put_signal: 500 elements from 501 on are beyond the window's 1000");
-    // NCCL's own checks: overlapping buffers, and a buffer outside any window.
-    assert_eq!(put(0..HALF, 1).unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
-    let elsewhere = comm.put_signal(&[1_i32], 0, window.at(0), Signal::default(), STREAM).unwrap_err();
-    assert_eq!(elsewhere.code(), Some(ResultCode::INVALID_ARGUMENT), "{elsewhere}");
-    put(0..HALF, HALF).unwrap();
-    comm.wait_signal(&[signal_of(0)], STREAM).unwrap();
-    end(comm, window, &mut buffer);
-}
-
 /// Rank 1 gives up its window in every way that makes no promise, while rank 0 goes on writing to it.
 fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
@@ -358,64 +269,4 @@ fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
             assert!(mapped(address.addr()).is_some(), "the memory was freed");
         });
     }
-}
-
-fn put_into_deregistered_window_is_an_error(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        if comm.rank() == 0 {
-            comm.barrier(&mut [0_u8], STREAM).unwrap();
-            // SAFETY: rank 1's only put is refused.
-            unsafe { buffer.assume_idle() };
-            window.deregister().unwrap();
-            buffer.free().unwrap();
-            return (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
-        }
-        (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
-        let error = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM).unwrap_err();
-        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
-        assert!(error.to_string().contains("rank 0 has deregistered its part of the window"), "{error}");
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-    });
-}
-
-fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
-    const MORE: usize = 3 * COUNT;
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc::<i32>([COUNT, MORE][comm.rank()]).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        if comm.rank() == 1 {
-            let put = |at| {
-                let one = buffer.get(..1).expect("it is longer");
-                comm.put_signal(one, 0, window.at(at), Signal::default(), STREAM)
-            };
-            put(COUNT - 1).unwrap();
-            let error = put(COUNT).unwrap_err();
-            assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
-            assert!(error.to_string().contains("rank 0's part has 4000 bytes"), "{error}");
-        }
-        end(&comm, window, &mut buffer);
-    });
-}
-
-/// Rank 1 reduces its window with another communicator while rank 0 puts into it.
-fn reduction_of_window_memory_sees_values_that_were_put(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-        buffer.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        let alone = comm.split(Some(comm.rank() as u32), 0).init().unwrap().expect("a child");
-        comm.barrier(&mut [0_u8], STREAM).unwrap();
-        for _ in 0..100 {
-            if comm.rank() == 0 {
-                comm.put_signal(&buffer, 1, window.at(0), Signal::default(), STREAM).unwrap();
-            } else {
-                let mut maximum = [0; COUNT];
-                alone.all_reduce(&buffer, &mut maximum, ReduceOp::Max, STREAM).unwrap();
-                assert!(maximum.iter().all(|value| [1, 2].contains(value)));
-            }
-        }
-        end(&comm, window, &mut buffer);
-    });
 }

@@ -7,9 +7,7 @@ use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
     every_collective_accepts_options,
-    operations_of_a_group_share_options,
     invalid_options_start_nothing,
-    send_with_options_is_invalid_usage,
     send_with_empty_options_works,
     simulate_returns_estimate_and_starts_nothing,
     failed_simulation_leaves_communicator_usable,
@@ -25,95 +23,50 @@ fn every_collective_accepts_options(nccl: &Nccl) {
         .cta_policy(CtaPolicy::Default)
         .user_profiler_tag(7)
         .alg_selection("ring");
-    for config in [CollectiveConfig::new(), CollectiveConfig::new().max_ctas(1), every] {
-        on_threads(nccl, 2, |comm| {
-            let rank = comm.rank() as i32;
-
-            let mut one = [rank + 1];
-            comm.all_reduce_in_place(&mut one, ReduceOp::Sum, CallOptions::on(STREAM).config(&config))
-                .unwrap();
-            assert_eq!(one, [3]);
-            comm.broadcast(&[rank], &mut one, 1, CallOptions::on(STREAM).config(&config)).unwrap();
-            assert_eq!(one, [1]);
-            let mut at_root = [9];
-            comm.reduce(
-                &[rank + 1],
-                &mut at_root,
-                ReduceOp::Prod,
-                0,
-                CallOptions::on(STREAM).config(&config),
-            )
-            .unwrap();
-            assert_eq!(at_root, [[2], [9]][comm.rank()]);
-            let mut both = [9; 2];
-            comm.all_gather(&[rank], &mut both, CallOptions::on(STREAM).config(&config)).unwrap();
-            assert_eq!(both, [0, 1]);
-            comm.reduce_scatter(
-                &[4, 5 + rank],
-                &mut one,
-                ReduceOp::Max,
-                CallOptions::on(STREAM).config(&config),
-            )
-            .unwrap();
-            assert_eq!(one, [[4], [6]][comm.rank()]);
-            comm.all_to_all(&[rank * 2, rank * 2 + 1], &mut both, CallOptions::on(STREAM).config(&config))
-                .unwrap();
-            assert_eq!(both, [[0, 2], [1, 3]][comm.rank()]);
-            let mut gathered = [9; 2];
-            comm.gather(&[rank], &mut gathered, 1, CallOptions::on(STREAM).config(&config)).unwrap();
-            assert_eq!(gathered, [[9, 9], [0, 1]][comm.rank()]);
-            comm.scatter(&[7, 8], &mut one, 0, CallOptions::on(STREAM).config(&config)).unwrap();
-            assert_eq!(one, [[7], [8]][comm.rank()]);
-            let tenfold = comm.pre_mul_sum(10).unwrap();
-            comm.all_reduce_in_place(&mut one, &tenfold, CallOptions::on(STREAM).config(&config)).unwrap();
-            assert_eq!(one, [150]);
-        });
-    }
-}
-
-fn operations_of_a_group_share_options(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 3);
-    let config = CollectiveConfig::new().max_ctas(1).alg_selection("tree");
-    let mut buffers = [[1_u64; 9]; 3];
-    nccl.group(|g| {
-        let mut pairs = comms.iter().zip(&mut buffers);
-        pairs.try_for_each(|(comm, buffer)| {
-            comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(CallOptions::on(STREAM).config(&config)))
-        })
-    })
-    .unwrap();
-    assert_eq!(buffers, [[3; 9]; 3]);
+    on_threads(nccl, 2, |comm| {
+        let (rank, on) = (comm.rank() as i32, CallOptions::on(STREAM).config(&every));
+        let (mut one, mut both) = ([rank + 1], [9; 2]);
+        comm.all_reduce_in_place(&mut one, ReduceOp::Sum, on).unwrap();
+        assert_eq!(one, [3]);
+        comm.broadcast(&[rank], &mut one, 1, on).unwrap();
+        assert_eq!(one, [1]);
+        comm.reduce(&[rank + 1], &mut one, ReduceOp::Sum, 0, on).unwrap();
+        assert_eq!(one, [[3], [1]][comm.rank()]);
+        comm.all_gather(&[rank], &mut both, on).unwrap();
+        assert_eq!(both, [0, 1]);
+        comm.reduce_scatter(&[4, 5 + rank], &mut one, ReduceOp::Max, on).unwrap();
+        assert_eq!(one, [[4], [6]][comm.rank()]);
+        comm.all_to_all(&[rank * 2, rank * 2 + 1], &mut both, on).unwrap();
+        assert_eq!(both, [[0, 2], [1, 3]][comm.rank()]);
+        comm.gather(&[rank], &mut both, 1, on).unwrap();
+        assert_eq!(both, [[0, 2], [0, 1]][comm.rank()]);
+        comm.scatter(&[7, 8], &mut one, 0, on).unwrap();
+        assert_eq!(one, [[7], [8]][comm.rank()]);
+        let tenfold = comm.pre_mul_sum(10).unwrap();
+        comm.all_reduce_in_place(&mut one, &tenfold, on).unwrap();
+        assert_eq!(one, [150]);
+    });
 }
 
 fn invalid_options_start_nothing(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let wrong = CollectiveConfig::new().min_ctas(5).max_ctas(4);
-    let (comm, sum) = (&comms[0], ReduceOp::Sum);
+    let (comm, sum, on) = (&comms[0], ReduceOp::Sum, CallOptions::on(STREAM).config(&wrong));
     let (send, mut recv) = ([1_i32; 2], [9; 4]);
     for (method, answer) in [
-        ("all_reduce", comm.all_reduce(&send, &mut recv, sum, CallOptions::on(STREAM).config(&wrong))),
-        ("broadcast", comm.broadcast(&send, &mut recv[..2], 0, CallOptions::on(STREAM).config(&wrong))),
-        ("reduce", comm.reduce(&send, &mut recv, sum, 0, CallOptions::on(STREAM).config(&wrong))),
-        ("all_gather", comm.all_gather(&send, &mut recv, CallOptions::on(STREAM).config(&wrong))),
-        (
-            "reduce_scatter",
-            comm.reduce_scatter(&send, &mut recv[..1], sum, CallOptions::on(STREAM).config(&wrong)),
-        ),
-        ("all_to_all", comm.all_to_all(&send, &mut recv, CallOptions::on(STREAM).config(&wrong))),
-        ("gather", comm.gather(&send, &mut recv, 0, CallOptions::on(STREAM).config(&wrong))),
-        ("scatter", comm.scatter(&send, &mut recv[..1], 0, CallOptions::on(STREAM).config(&wrong))),
+        ("all_reduce", comm.all_reduce(&send, &mut recv, sum, on)),
+        ("broadcast", comm.broadcast(&send, &mut recv[..2], 0, on)),
+        ("reduce", comm.reduce(&send, &mut recv, sum, 0, on)),
+        ("all_gather", comm.all_gather(&send, &mut recv, on)),
+        ("reduce_scatter", comm.reduce_scatter(&send, &mut recv[..1], sum, on)),
+        ("all_to_all", comm.all_to_all(&send, &mut recv, on)),
+        ("gather", comm.gather(&send, &mut recv, 0, on)),
+        ("scatter", comm.scatter(&send, &mut recv[..1], 0, on)),
     ] {
         let problem = format!("{method}: min_ctas is 5, which is above max_ctas, 4");
         assert_eq!(answer.unwrap_err().to_string(), problem);
     }
     assert_eq!(recv, [9; 4]);
-}
-
-fn send_with_options_is_invalid_usage(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 1);
-    let config = CollectiveConfig::new().max_ctas(1);
-    let error = comms[0].send(&[1_i8], 0, CallOptions::on(STREAM).config(&config)).unwrap_err();
-    assert!(matches!(error, Error::InvalidUsage { call: "send", .. }), "{error}");
 }
 
 fn send_with_empty_options_works(nccl: &Nccl) {

@@ -15,15 +15,12 @@ use super::common::{
 
 cases! {
     split_orders_ranks_by_color_and_key,
-    child_split_again_works,
     child_has_its_own_options,
     shrink_leaves_parent_usable,
     shrink_after_lost_rank_works,
-    shrunk_communicator_shrinks_again,
     grow_adds_new_ranks,
     grow_id_is_used_once,
     revoke_ends_work_of_absent_peer,
-    split_after_revoke_works,
     split_and_shrink_after_failed_group_and_revoke_work,
     suspended_communicator_refuses_work_until_resume,
     memory_statistics_add_up,
@@ -82,21 +79,6 @@ fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
     }
 }
 
-fn child_split_again_works(nccl: &Nccl) {
-    on_threads(nccl, 4, |comm| {
-        let half = comm.split(Some(comm.rank() as u32 / 2), 0).init().unwrap().expect("a child");
-        comm.destroy().unwrap();
-        let quarter = half.split(Some(half.rank() as u32), 0).init().unwrap().expect("a child");
-        // Parent and child are used side by side.
-        assert_works(&half);
-        use_up(quarter, 1, 0);
-        let again = half.split(Some(0), 0).init().unwrap().expect("a child");
-        let rank = half.rank();
-        drop(half);
-        use_up(again, 2, rank);
-    });
-}
-
 /// Splits a nonblocking child off a blocking parent.
 fn child_has_its_own_options(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
@@ -140,22 +122,6 @@ fn shrink_after_lost_rank_works(nccl: &Nccl) {
             within(SHORT, || comm.destroy()).unwrap();
         });
     }
-}
-
-/// Shrinks the result of a shrink.
-fn shrunk_communicator_shrinks_again(nccl: &Nccl) {
-    on_threads(nccl, 3, |comm| {
-        let rank = comm.rank();
-        if rank == 0 {
-            return;
-        }
-        let pair = comm.shrink(&[0], ShrinkMode::Abort).init().unwrap();
-        assert_works(&pair);
-        if rank == 1 {
-            let alone = pair.shrink(&[1], ShrinkMode::Abort).init().unwrap();
-            use_up(alone, 1, 0);
-        }
-    });
 }
 
 fn grow_adds_new_ranks(nccl: &Nccl) {
@@ -232,23 +198,6 @@ fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
             within(SHORT, || comm.revoke()).unwrap();
             assert_code(sum(&comm), ResultCode::INVALID_USAGE);
             within(SHORT, || comm.destroy()).unwrap();
-        });
-    }
-}
-
-fn split_after_revoke_works(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_each(working(nccl, 3, &config), |comm| {
-            let rank = comm.rank();
-            comm.revoke().unwrap();
-            let child =
-                within(SHORT, || comm.split(Some(0), -(rank as i32)).init()).unwrap().expect("a child");
-            use_up(child, 3, 2 - rank);
-            if rank != 0 {
-                let shrunk = comm.shrink(&[0], ShrinkMode::Default).init().unwrap();
-                use_up(shrunk, 2, rank - 1);
-            }
-            drop(comm);
         });
     }
 }
