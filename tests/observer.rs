@@ -11,7 +11,7 @@ use libnccl::observer::{
     CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, StreamRef, UniqueId};
-use libnccl_observe::{Answer, Recorder, Watchdog};
+use libnccl_observe::Recorder;
 use libnccl_test_support::init_in_group;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
@@ -214,37 +214,6 @@ impl Observer for Pairs {
     }
 }
 
-thread_local! {
-    /// The communicator to which `Adds` adds, as an observer may not contain one.
-    static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
-}
-
-/// Adds an observer to a communicator at the start or at the end of an operation with this number.
-struct Adds {
-    added: Arc<Pairs>,
-    at_start: bool,
-    number: u64,
-}
-
-impl Adds {
-    fn add(&self, at_start: bool, number: u64) {
-        if (at_start, number) == (self.at_start, self.number) {
-            let comm = OBSERVED.with_borrow(Clone::clone);
-            comm.unwrap().observe(self.added.clone());
-        }
-    }
-}
-
-impl Observer for Adds {
-    fn on_start(&self, start: &OperationStart<'_>) {
-        self.add(true, start.number());
-    }
-
-    fn on_end(&self, end: &OperationEnd<'_>) {
-        self.add(false, end.last);
-    }
-}
-
 /// Runs an operation, a group of three, a group that fails, and an operation; calls `at` before, between and after them.
 fn run_groups(nccl: &Nccl, comm: &Communicator, at: impl Fn(usize)) {
     let mut buffers = [[1_i32]; 8];
@@ -312,19 +281,36 @@ fn observer_added_at_each_point_of_a_group_sees_starts_and_ends_in_pairs() {
     }
 }
 
+/// At the start and at the end of an operation in a group.
 #[test]
 fn observer_added_by_an_observer_sees_starts_and_ends_in_pairs() {
-    let nccl = libnccl_cpu::nccl();
-    for (at_start, number) in [true, false].into_iter().flat_map(|at| (1..=4).map(move |number| (at, number)))
-    {
-        let added = Arc::new(Pairs::default());
-        let adds = Adds { added: added.clone(), at_start, number };
-        let comm = Rc::new(alone(&nccl, &Config::new().observer(Arc::new(adds))));
-        OBSERVED.set(Some(comm.clone()));
-        run_groups(&nccl, &comm, |_| ());
-        assert_eq!(*added.wrong.lock().unwrap(), [""; 0], "start {at_start}, operation {number}");
-        let [starts, _, ended] = *added.seen.lock().unwrap();
-        assert_eq!(starts, ended, "start {at_start}, operation {number}");
+    thread_local! {
+        // An observer may not contain a communicator.
+        static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
+    }
+    struct Adds(Arc<Pairs>, Arc<Pairs>);
+    impl Observer for Adds {
+        fn on_start(&self, start: &OperationStart<'_>) {
+            if start.number() == 2 {
+                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.0.clone());
+            }
+        }
+
+        fn on_end(&self, end: &OperationEnd<'_>) {
+            if end.last == 4 {
+                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.1.clone());
+            }
+        }
+    }
+    let (nccl, added) = (libnccl_cpu::nccl(), [(); 2].map(|()| Arc::new(Pairs::default())));
+    let adds = Arc::new(Adds(added[0].clone(), added[1].clone()));
+    let comm = Rc::new(alone(&nccl, &Config::new().observer(adds)));
+    OBSERVED.set(Some(comm.clone()));
+    run_groups(&nccl, &comm, |_| ());
+    for pairs in added {
+        assert_eq!(*pairs.wrong.lock().unwrap(), [""; 0]);
+        let [starts, _, ended] = *pairs.seen.lock().unwrap();
+        assert!(starts == ended && starts > 0, "{starts}");
     }
 }
 
@@ -452,20 +438,6 @@ fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
     let comms = init_in_group(&nccl, 1, &Config::new().name(name)).unwrap();
     comms[0].barrier(&mut [0_u8], STREAM).unwrap();
     assert_eq!(diary.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
-}
-
-#[test]
-fn watchdog_tells_of_a_communicator_that_stalls() {
-    let nccl = libnccl_cpu::nccl();
-    let diary = Arc::new(Diary::default());
-    let config = Config::new().timeout(Duration::from_secs(60)).observer(diary.clone());
-    let comms = init_in_group(&nccl, 2, &config).unwrap();
-    diary.take();
-    let watchdog = Watchdog::new(Duration::from_millis(50), |_| Answer::AbortAll).unwrap();
-    watchdog.watch(&comms[0]).unwrap();
-    // Rank 1 does not take part.
-    comms[0].barrier(&mut [0_u8], STREAM).unwrap_err();
-    assert_eq!(diary.take(), ["1 barrier", "rank 0 of 2: Stalled", "rank 0 of 2: Aborted", "1 to 1 failed"]);
 }
 
 #[test]

@@ -28,15 +28,6 @@ const MISTAKES: &[(&str, &[&str])] = &[
 /// neither options nor signals of a caller.
 const LEGAL: &[(&str, &str)] = &[
     (
-        "options used twice on one buffer",
-        "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
-        let on = CallOptions::on(StreamRef::DEFAULT).config(cfg);
-        let mut b = [1.0f32];
-        c.all_reduce_in_place(&mut b, ReduceOp::Sum, on)?;
-        c.broadcast_in_place(&mut b, 0, on)
-    }",
-    ),
-    (
         "options and a buffer of a loop",
         "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
         let on = CallOptions::on(StreamRef::DEFAULT).config(cfg);
@@ -48,54 +39,16 @@ const LEGAL: &[(&str, &str)] = &[
     }",
     ),
     (
-        "temporary options outside a group",
-        "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
-        c.all_reduce_in_place(
-            b, ReduceOp::Sum, CallOptions::on(StreamRef::DEFAULT).config(&CollectiveConfig::new().max_ctas(2)),
-        )
-    }",
-    ),
-    (
-        "temporary signals in a group",
-        "fn f(n: &Nccl, c: &Communicator, peer: u32) -> Result<()> {
-        n.group(|g| {
-            c.wait_signal(&[WaitSignal { count: 1, peer, signal: Signal::default() }], g.stream(StreamRef::DEFAULT))
-        })
-    }",
-    ),
-    (
         "a temporary reduction",
         "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
         c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, StreamRef::DEFAULT)
     }",
     ),
     (
-        "a nested group",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| g.group(|g| c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))))
-    }",
-    ),
-    (
-        "objects and their communicator in one struct",
-        "struct Job { sum: PreMulSum<'static, f32>, window: Window<f32>, memory: Registration, comm: Communicator }",
-    ),
-    (
         "a buffer that a function was given, lent to two operations",
         "fn f(c: &Communicator, b: &mut NcclBuffer<f32>) -> Result<()> {
         c.all_reduce_in_place(&mut *b, ReduceOp::Sum, StreamRef::DEFAULT)?;
         c.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
-    }",
-    ),
-    (
-        "a group with an error type of the caller",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        n.try_group(|g| {
-            if b.is_empty() {
-                return Err(\"no elements\".into());
-            }
-            c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))?;
-            Ok(())
-        })
     }",
     ),
     (

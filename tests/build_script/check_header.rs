@@ -6,7 +6,7 @@ mod report {
     use std::path::{Path, PathBuf};
 
     use crate::compare::{Report, run};
-    use crate::{checkout, lacks_libclang};
+    use crate::{checkout, libclang};
 
     const OURS: &str = include_str!("../../vendor-headers/nccl.h");
 
@@ -69,9 +69,7 @@ mod report {
 
     #[test]
     fn header_that_is_not_nccls_is_refused() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let cases = [
             ("int ncclSend(void);", "it does not define NCCL_VERSION_CODE, as every nccl.h does"),
             ("#define NCCL_VERSION_CODE \"2.32\"", "expected a number such as 23203"),
@@ -94,9 +92,7 @@ mod report {
 
     #[test]
     fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let (folder, header) = written(OURS);
         for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
             fs::write(folder.path().join(other), "#error not this one").unwrap();
@@ -107,9 +103,7 @@ mod report {
 
     #[test]
     fn header_of_an_older_release_lists_what_is_newer() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let older = with(
             OURS,
             &[
@@ -132,9 +126,7 @@ mod report {
 
     #[test]
     fn header_of_a_newer_release_may_add_items_and_rename_parameters() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let version = ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23300");
         let newer = with(
             OURS,
@@ -164,9 +156,7 @@ mod report {
 
     #[test]
     fn header_of_rccl_may_lack_items_and_have_others() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let report = run_text(RCCL, false).unwrap();
         for line in [
             "in both, although NCCL has them later:\n  ncclGather: ours: since 2.28.3; theirs: declared in 2.21.5\n",
@@ -193,7 +183,7 @@ mod rules {
 
     use crate::compare::{Difference, Reason, differences};
     use crate::declarations::{Header, untagged};
-    use crate::{checkout, lacks_libclang};
+    use crate::{checkout, libclang};
 
     /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
     const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
@@ -292,9 +282,7 @@ mod rules {
 
     #[test]
     fn differences_of_equal_headers_and_of_an_older_one_are_none() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let ours = views(OURS);
         assert_eq!(differing(&ours, &ours), Vec::<String>::new());
         assert_eq!(differing(&ours, &views(OLDER)), Vec::<String>::new());
@@ -302,9 +290,7 @@ mod rules {
 
     #[test]
     fn differences_in_the_same_release_are_named() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             ("const char *key", "char *key", &["ncclParamBind"]),
@@ -327,9 +313,7 @@ mod rules {
 
     #[test]
     fn differences_from_an_older_release_are_named() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             (
@@ -356,9 +340,7 @@ mod rules {
 
     #[test]
     fn differences_of_a_wrong_since_are_named() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let early =
             with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
         let older = views(OLDER);
@@ -378,9 +360,7 @@ mod rules {
 
     #[test]
     fn differences_from_a_newer_release_are_additions_or_changes() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let newer = with(OURS, "CODE 23203", "CODE 23300");
         let newer = with(
             &newer,
@@ -400,9 +380,7 @@ mod rules {
 
     #[test]
     fn parameter_handle_of_older_releases_was_the_struct() {
-        if lacks_libclang() {
-            return;
-        }
+        let Some(()) = libclang() else { return };
         let former = with(
             OURS,
             "struct ncclParamHandle *ncclParamHandle_t",

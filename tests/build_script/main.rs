@@ -23,8 +23,8 @@ fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns whether bindgen cannot run, and prints why.
-fn lacks_libclang() -> bool {
+/// Looks for libclang, which bindgen needs, and prints why it is absent.
+fn libclang() -> Option<()> {
     static LIBCLANG: LazyLock<Result<(), String>> = LazyLock::new(bindings::find_libclang);
-    LIBCLANG.as_ref().inspect_err(|reason| println!("skipped: {reason}")).is_err()
+    LIBCLANG.as_ref().inspect_err(|reason| println!("skipped: {reason}")).ok().copied()
 }

@@ -1,17 +1,17 @@
 //! Buffers and streams of NVIDIA's crate cuda-core in operations.
-#![allow(unsafe_code)] // Memory that is allocated on a stream, and a view without a guard.
+#![allow(unsafe_code)] // Memory that is allocated on a stream.
 
 #[path = "../cuda_crate/mod.rs"]
 mod cuda_crate;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
-use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks, run_unchecked};
+use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks};
 use libnccl::buffer::{Buffer, BufferMut};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Element, Error, ReduceOp, Slice, SliceMut, StreamRef};
+use libnccl::{Element, Error, ReduceOp, StreamRef};
 
 enum CudaCore {}
 
@@ -87,7 +87,6 @@ fn main() -> ExitCode {
     cuda_crate::main::<CudaCore>(&[
         (Needs::OneDevice, one_device),
         (Needs::TwoDevices, cases![view_of_another_device_is_invalid_argument]),
-        (Needs::StandIn, cases![memory_without_guards_is_a_race]),
     ])
 }
 
@@ -201,35 +200,5 @@ fn captured_operation_leaves_the_buffer_free() {
             assert_eq!(sys::cuGraphDestroy(graph), 0);
         }
         assert_eq!(buffer.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
-    });
-}
-
-// What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
-// return an error from then on.
-fn memory_without_guards_is_a_race() {
-    // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would
-    // discard the other rank's operation before it runs.
-    let both = Barrier::new(2);
-    run_unchecked::<CudaCore>(6, |rank| {
-        // SAFETY: its values do not matter.
-        let send = unsafe { DeviceBuffer::<f32>::uninitialized_async(&rank.other, LENGTH) }.unwrap();
-        let (address, length, _) = send.into_raw_parts();
-        let recv = CudaCore::zeros(&rank.stream, LENGTH);
-        rank.context.synchronize().unwrap();
-        rank.be_late();
-        // SAFETY: memory of as many elements. That of `send` is freed too early, which the stand-in for CUDA reports.
-        let (from, to) = unsafe {
-            (
-                Slice::from_device_ptr(address as *const f32, length),
-                SliceMut::from_device_ptr(recv.cu_deviceptr() as *mut f32, LENGTH),
-            )
-        };
-        let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
-        // SAFETY: as above: this is the free that lacks an order.
-        let freed = unsafe { cuda_core::memory::free_async(address, rank.other.cu_stream()) };
-        both.wait();
-        let synchronized = rank.context.synchronize();
-        both.wait();
-        assert!(freed.is_err() || synchronized.is_err(), "a free without an order is an error");
     });
 }

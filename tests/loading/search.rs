@@ -31,24 +31,17 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     } else {
         (62, "is built for x86_64")
     };
+    let other_order = if cfg!(target_endian = "little") { 2 } else { 1 };
     let truncated = |name, length: usize| (name, good[..length].to_vec(), "is truncated: it has ");
-    let files: [(&str, Vec<u8>, &str); 16] = [
+    let files: [(&str, Vec<u8>, &str); 12] = [
         ("empty.so", Vec::new(), "is empty"),
-        truncated("magic.so", 4),
-        truncated("class-only.so", 5),
         truncated("header-less-1.so", 63),
         truncated("header-only.so", 64),
-        truncated("header-and-more.so", 100),
-        truncated("page.so", 4096),
         ("text.so", b"INPUT(-lnccl)\n".to_vec(), "is not a shared object (no ELF header)"),
         ("header.so", good[..40].to_vec(), "is truncated: it has 40 bytes"),
         truncated("half.so", good.len() / 2),
         ("class.so", changed(4, 1), "is a 32-bit object; this process is 64-bit"),
-        (
-            "order.so",
-            changed(5, if cfg!(target_endian = "little") { 2 } else { 1 }),
-            "has the other byte order",
-        ),
+        ("order.so", changed(5, other_order), "has the other byte order"),
         ("machine.so", changed(18, foreign), name),
         ("program.so", changed(16, 2), "is an ELF file, but not a shared object"),
         ("headers.so", changed(56, 0), "has no program headers"),
@@ -84,23 +77,9 @@ fn load_with(environment: &[(&str, &Path)]) -> String {
 fn load_in(directory: &Path, environment: &[(&str, &Path)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "search::load_in_child_process", "--nocapture"]);
-    for variable in [
-        "LIBNCCL_PATH",
-        "LD_LIBRARY_PATH",
-        "PYTHONPATH",
-        "VIRTUAL_ENV",
-        "CONDA_PREFIX",
-        "NCCL_HOME",
-        "NCCL_ROOT",
-        "NCCL_ROOT_DIR",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "NVHPC_ROOT",
-        "PATH",
-        "PYTHONUSERBASE",
-        "HOME",
-        "ROCM_PATH",
-    ] {
+    let variables = "LIBNCCL_PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV CONDA_PREFIX NCCL_HOME NCCL_ROOT NCCL_ROOT_DIR \
+                     CUDA_HOME CUDA_PATH NVHPC_ROOT PATH PYTHONUSERBASE HOME ROCM_PATH";
+    for variable in variables.split(' ') {
         child.env_remove(variable);
     }
     let output = child.current_dir(directory).envs(environment.iter().copied()).output().unwrap();
@@ -150,13 +129,12 @@ fn open_of_bad_file_names_the_problem() {
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_with_libnccl_path_tries_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
-    for (path, problem) in bad_files(directory.path()) {
-        let printed = load_with(&[("LIBNCCL_PATH", &path)]);
-        let start = format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): ", path.display());
-        for expected in [&*start, problem] {
-            assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
-        }
-    }
+    let path = directory.path().join("empty.so");
+    fs::write(&path, "").unwrap();
+    let printed = load_with(&[("LIBNCCL_PATH", &path)]);
+    let expected =
+        format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): is empty\n", path.display());
+    assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
 }
 
 /// The dynamic linker's message alone reads as if the library itself were absent.
@@ -172,16 +150,9 @@ fn library_whose_dependency_is_absent_is_not_called_absent() {
         if absent == "libdeep.so" {
             rccl_library::compile(&lib, absent, "int deep(void) { return 0; }", &[]);
             let needs = ["-Wl,--no-as-needed".as_ref(), deep.as_os_str(), "-Wl,-rpath,$ORIGIN".as_ref()];
-            rccl_library::compile(
-                &lib,
-                "libamdhip64.so",
-                "int hipGetDeviceCount(void) { return 0; }",
-                &needs,
-            );
-            fs::remove_file(&deep).unwrap();
-        } else {
-            fs::remove_file(&hip).unwrap();
+            rccl_library::compile(&lib, "libamdhip64.so", "int hipGetDeviceCount;", &needs);
         }
+        fs::remove_file(if absent == "libdeep.so" { &deep } else { &hip }).unwrap();
         let reason = format!("it needs {absent}, which cannot be opened: No such file or directory");
         for (variable, value, place) in [
             ("LIBNCCL_PATH", &library, &*format!("{} (LIBNCCL_PATH)", library.display())),
@@ -198,40 +169,20 @@ fn library_whose_dependency_is_absent_is_not_called_absent() {
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_without_library_lists_every_place_searched() {
-    let nowhere = Path::new("/no/such/place");
-    let variables =
-        ["PYTHONPATH", "CONDA_PREFIX", "NCCL_HOME", "NCCL_ROOT_DIR", "CUDA_PATH", "NVHPC_ROOT", "ROCM_PATH"];
-    let printed = load_with(&variables.map(|variable| (variable, nowhere)));
+    let printed = load_with(&[("NCCL_HOME", Path::new("/no/such/place"))]);
     if printed.contains("loaded ") {
-        // This system has an NCCL of its own.
+        // This system has an NCCL.
         let sources = ["dynamic linker", "system's Python packages", "HPC SDK's default directory"];
         assert!(sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))), "{printed}");
         return;
     }
+    // `candidates.rs` has the order of the places.
     for expected in [
         "error: no NCCL library could be loaded\n  LIBNCCL_PATH: not set\n",
         "  libnccl.so.2 (dynamic linker): libnccl.so.2: cannot open shared object file: No such file or directory\n",
-        "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
-        "  /no/such/place/nvidia/nccl/lib/libnccl.so.2 (PYTHONPATH): No such file or directory",
-        "  VIRTUAL_ENV: not set\n",
-        "  python3 on PATH: not set\n",
-        "  /no/such/place/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
-        "  /no/such/place/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
         "  user's Python packages: neither PYTHONUSERBASE nor HOME is set\n",
         "  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's Python packages): No such file",
-        "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (NCCL_HOME): No such file or directory",
-        "  NCCL_ROOT: not set\n",
-        "  /no/such/place/lib/libnccl.so.2 (NCCL_ROOT_DIR): No such file or directory",
-        "  CUDA_HOME: not set\n",
-        "-linux/lib/libnccl.so.2 (CUDA_PATH): No such file or directory",
-        "  /no/such/place/lib64/libnccl.so.2 (CUDA_PATH): No such file or directory",
-        "  /usr/local/cuda/lib64/libnccl.so.2 (CUDA's default directory): No such file or directory",
-        "  /no/such/place/comm_libs/nccl/lib/libnccl.so.2 (NVHPC_ROOT): No such file or directory",
-        "/*/comm_libs/nccl/lib/libnccl.so.2 (HPC SDK's default directory): No such file or directory",
-        "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
-        "  ROCm's Python packages: no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages\n",
-        "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
         "  /opt/rocm/lib/librccl.so.1 (ROCm's default directory): No such file or directory",
     ] {
         assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
@@ -303,37 +254,6 @@ fn load_names_a_file_with_a_full_version_where_the_dynamic_linker_finds_none() {
     ] {
         let expected = format!("  {name} (dynamic linker): {name}: {absent}{rest}\n");
         assert!(printed.contains(&expected), "{expected}is not in\n{printed}");
-    }
-}
-
-// No environment needs to be activated.
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_finds_the_package_of_each_python_environment() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let environment = root.join(".local");
-    // Not NVIDIA's, but a library with the functions of its name.
-    let packages = environment.join("lib/python3.12/site-packages/nvidia/nccl/lib");
-    let path = rccl_library::build(&packages, "libnccl.so.2");
-    fs::write(environment.join("pyvenv.cfg"), "").unwrap();
-    let bin = environment.join("bin");
-    fs::create_dir(&bin).unwrap();
-    std::os::unix::fs::symlink("/usr/bin/python3", bin.join("python3")).unwrap();
-    for (variable, value, source) in [
-        ("VIRTUAL_ENV", &environment, "VIRTUAL_ENV"),
-        ("PATH", &bin, "python3 on PATH"),
-        ("CONDA_PREFIX", &environment, "CONDA_PREFIX"),
-        ("PYTHONUSERBASE", &environment, "user's Python packages"),
-        ("HOME", &root, "user's Python packages"),
-    ] {
-        let printed = load_with(&[(variable, value)]);
-        if printed.contains("source: \"dynamic linker\"") {
-            // This system has an NCCL, which is found first.
-            continue;
-        }
-        let expected = format!("path: {path:?}, source: {source:?}");
-        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
     }
 }
 
@@ -425,26 +345,15 @@ fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory()
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_finds_rccl_by_path_linker_and_rocm_path() {
+fn load_finds_rccl_where_the_dynamic_linker_looks() {
     let directory = tempfile::tempdir().unwrap();
-    let root = std::fs::canonicalize(directory.path()).unwrap();
-    let path = rccl_library::build(&root.join("lib"), "librccl.so.1");
-    for (variable, value, source) in [
-        ("LIBNCCL_PATH", path.as_path(), "LIBNCCL_PATH"),
-        ("LD_LIBRARY_PATH", path.parent().unwrap(), "dynamic linker"),
-        ("ROCM_PATH", root.as_path(), "ROCM_PATH"),
-    ] {
-        let printed = load_with(&[(variable, value)]);
-        if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
-            // This system has an NCCL, which is found before RCCL.
-            for expected in ["loaded ", "libnccl.so"] {
-                assert!(printed.contains(expected), "{expected:?} is not in\n{printed}");
-            }
-            continue;
-        }
-        assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
-        let expected = format!("path: {path:?}, source: {source:?}");
-        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let path = rccl_library::build(&root, "librccl.so.1");
+    let printed = load_with(&[("LD_LIBRARY_PATH", &root)]);
+    // This system may have an NCCL, which is found before RCCL.
+    if printed.contains("librccl") {
+        let expected = format!("path: {path:?}, source: \"dynamic linker\"");
+        assert!(printed.contains("loaded 2.21.5") && printed.contains(&expected), "{printed}");
     }
 }
 
