@@ -164,18 +164,6 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
     fake.assert_clean("raw");
 }
 
-#[test]
-fn destruction_of_several_with_one_failure_ends_all() {
-    for code in [SUCCESS, 1] {
-        let fake = FakeNccl::new();
-        let comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
-        fake.answer_once("ncclCommDestroy", 1, code);
-        let result = comms.into_iter().try_for_each(Communicator::destroy);
-        assert_eq!(result.is_ok(), code == SUCCESS);
-        fake.assert_clean("several");
-    }
-}
-
 /// NCCL's `ncclCommDestroy` would return before it frees anything.
 #[test]
 fn destroy_after_async_error_aborts_and_reports_it() {
@@ -219,18 +207,6 @@ fn end_inside_open_group_is_not_part_of_it() {
             fixture.close(name);
         }
     }
-}
-
-#[test]
-fn pending_communicator_dropped_inside_another_group_ends() {
-    let fixture = Fixture::new();
-    let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
-    let cancelled = fixture.nccl.group(|_| {
-        drop(pending);
-        Err::<(), _>(Error::Aborted { call: "the closure" })
-    });
-    cancelled.unwrap_err();
-    fixture.close("pending");
 }
 
 /// NCCL writes the handle although the creation failed, and the parent points to the child's abort flag.
@@ -312,16 +288,6 @@ fn end_while_graph_exists_returns_within_limit() {
             });
         }
     });
-}
-
-#[test]
-fn graph_destroyed_before_communicator_delays_nothing() {
-    let fixture = Fixture::new();
-    let comm = fixture.spare();
-    fixture.fake.capture(comm.as_raw());
-    fixture.fake.destroy_graphs();
-    comm.destroy().unwrap();
-    fixture.close("graph");
 }
 
 /// The work of each keeps the device busy, so that the other cannot end before both are aborted.

@@ -232,14 +232,14 @@ fn inject(step: usize) {
     assert!(count > 10_000, "{count} faults");
 }
 
-/// Each call has 30 faults: one of them here, and another one at the next call.
+/// Each call has 24 faults: one of them here, and another one at the next call.
 // Regression: cudarc takes an unknown result code for success, or is undefined.
 // Regression: cupy raises a KeyError for codes above 6.
 // Regression: cupy loses the results of destroy and abort.
 // Regression: monarch panics on codes above 7.
 #[test]
 fn every_call_some_codes_and_outputs_are_reported() {
-    inject(31);
+    inject(25);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn any_answer_of_ncclgetversion_loads_or_fails() {
         let context = format!("code {code}, {output:?}");
         let library = FakeNccl::new();
         library.add_rule(Rule { output: Some(output), ..once(("ncclGetVersion", 0), code) });
-        let is_positive = [Output::Correct, Output::Huge, Output::Partial].contains(&output);
+        let is_positive = output == Output::Correct;
         match library.load() {
             Ok(nccl) => {
                 assert_eq!((code, is_positive), (SUCCESS, true), "{context}");

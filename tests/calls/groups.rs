@@ -233,25 +233,40 @@ fn failed_simulation_fails_its_members() {
 #[test]
 fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
-    let operations: [(&str, Fill); 12] = [
-        ("send", |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
-        ("recv", |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast", |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast_in_place", |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
-        ("all_to_all", |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
-        ("gather", |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
-        ("gather_in_place", |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("scatter", |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
-        ("scatter_in_place", |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("signal", |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
-        ("wait_signal", |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
-        ("init_in", |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
+    const SUM: ReduceOp = ReduceOp::Sum;
+    #[rustfmt::skip]
+    let operations: [(&str, bool, Fill); 20] = [
+        ("all_reduce", true, |g, f| grouped(g, &f.comm)),
+        ("all_reduce_in_place", true, |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), SUM, g.stream(stream()))),
+        ("reduce", true, |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), SUM, 0, g.stream(stream()))),
+        ("reduce_in_place", true, |g, f| f.comm.reduce_in_place(recv::<f32>(1), SUM, 0, g.stream(stream()))),
+        ("all_gather", true, |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream()))),
+        ("all_gather_in_place", true, |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream()))),
+        ("reduce_scatter", true, |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), SUM, g.stream(stream()))),
+        ("barrier", true, |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream()))),
+        ("send", false, |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
+        ("recv", false, |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast", false, |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast_in_place", false, |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
+        ("all_to_all", false, |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
+        ("gather", false, |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
+        ("gather_in_place", false, |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("scatter", false, |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
+        ("scatter_in_place", false, |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("signal", false, |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
+        ("wait_signal", false, |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
+        ("init_in", false, |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
     ];
-    for (name, fill) in operations {
+    for (name, is_simulated, fill) in operations {
         let fixture = Fixture::new();
-        let error = fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap_err();
-        assert!(matches!(error, Error::InvalidUsage { call, .. } if call == name), "{name}: {error}");
-        assert!(error.to_string().contains("NCCL does not simulate"), "{name}: {error}");
+        match fixture.nccl.simulate(|g| fill(g, &fixture)) {
+            Ok(estimate) => assert!(is_simulated && estimate == Some(12.5), "{name}: {estimate:?}"),
+            Err(error) => {
+                assert!(!is_simulated, "{name}: {error}");
+                assert!(matches!(error, Error::InvalidUsage { call, .. } if call == name), "{name}: {error}");
+                assert!(error.to_string().contains("NCCL does not simulate"), "{name}: {error}");
+            }
+        }
         // Nothing was queued, and the communicator has not failed.
         fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
         assert_eq!(fixture.fake.take_started(), [WORK], "{name}");
@@ -266,27 +281,6 @@ fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     assert!(matches!(window, Err(Error::InvalidUsage { call: "register_window", .. })), "{window:?}");
     drop(buffer);
     fixture.close("register_window");
-}
-
-#[test]
-fn operation_that_nccl_simulates_starts_nothing() {
-    let operations: [Fill; 8] = [
-        |g, f| grouped(g, &f.comm),
-        |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
-        |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
-        |g, f| f.comm.reduce_in_place(recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
-        |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream())),
-        |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream())),
-        |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
-        |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream())),
-    ];
-    for (number, fill) in operations.into_iter().enumerate() {
-        let fixture = Fixture::new();
-        assert_eq!(fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap(), Some(12.5), "{number}");
-        fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
-        assert_eq!(fixture.fake.take_started(), [WORK], "{number}");
-        fixture.close("simulated");
-    }
 }
 
 /// NCCL starts the operations of a nonblocking communicator, and of one with a single rank.
@@ -323,47 +317,48 @@ fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
 /// Drops, finishes and fails communicators that a group creates.
 #[test]
 fn pending_communicator_is_ended_once() {
-    let make = |fixture: &Fixture, config: &Config| {
-        fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(config).init_in(g))
-    };
     let named = Config::new().name("pending");
+    let begin = |fixture: &Fixture, g: &Group<'_, '_>| {
+        fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)
+    };
+    let make = |fixture: &Fixture| fixture.nccl.group(|g| begin(fixture, g));
     type Act<'a> = (&'a str, &'a dyn Fn(&Fixture));
-    let acts: [Act<'_>; 7] = [
-        ("dropped after the group", &|fixture| drop(make(fixture, &named).unwrap())),
-        ("finished", &|fixture| drop(make(fixture, &named).unwrap().finish().unwrap())),
-        ("dropped inside the group", &|fixture| {
-            fixture
-                .nccl
-                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g).map(drop))
-                .unwrap();
-        }),
-        ("finished inside the group", &|fixture| {
-            let finish = |g: &Group<'_, '_>| {
-                Ok(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?.finish().is_err())
-            };
-            assert!(fixture.nccl.group(finish).unwrap());
-        }),
-        ("with a group that fails", &|fixture| {
-            let mut pending = None;
-            let fill = |g: &Group<'_, '_>| {
-                pending = Some(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?);
+    let acts: [Act<'_>; 8] = [
+        ("dropped after the group", &|f| drop(make(f).unwrap())),
+        ("finished", &|f| drop(make(f).unwrap().finish().unwrap())),
+        ("dropped inside the group", &|f| f.nccl.group(|g| begin(f, g).map(drop)).unwrap()),
+        ("dropped inside another group", &|f| {
+            let pending = make(f).unwrap();
+            let fill = |_: &Group<'_, '_>| {
+                drop(pending);
                 own_error::<()>()
             };
-            assert!(fixture.nccl.group(fill).is_err());
+            f.nccl.group(fill).unwrap_err();
+        }),
+        ("finished inside the group", &|f| {
+            assert!(f.nccl.group(|g| Ok(begin(f, g)?.finish().is_err())).unwrap());
+        }),
+        ("with a group that fails", &|f| {
+            let mut pending = None;
+            let failed = f.nccl.group(|g| {
+                pending = Some(begin(f, g)?);
+                own_error::<()>()
+            });
+            failed.unwrap_err();
             assert!(matches!(pending.unwrap().finish(), Err(Error::InvalidUsage { .. })));
         }),
-        ("with a group whose end fails", &|fixture| {
-            fixture.fake.answer_once("ncclGroupEnd", 0, 6);
-            assert!(make(fixture, &named).is_err());
+        ("with a group whose end fails", &|f| {
+            f.fake.answer_once("ncclGroupEnd", 0, 6);
+            make(f).map(drop).unwrap_err();
         }),
-        ("with a panic", &|fixture| {
+        ("with a panic", &|f| {
             let fill = || {
-                fixture.nccl.group(|g| {
-                    let _pending = fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?;
+                f.nccl.group(|g| {
+                    let _pending = begin(f, g)?;
                     panic!("on purpose") as Result<()>
                 })
             };
-            assert!(catch_unwind(AssertUnwindSafe(fill)).is_err());
+            catch_unwind(AssertUnwindSafe(fill)).unwrap_err();
         }),
     ];
     for (name, act) in acts {
@@ -389,23 +384,15 @@ fn pending_communicator_finish_waits_while_in_progress() {
 /// In 2.23.4 to 2.32.3, a failed initialisation leaves the thread in a group.
 #[test]
 fn group_left_open_by_failed_init_is_closed() {
-    let timeless = Config::new().min_ctas(1);
+    let options = Config::new().min_ctas(1);
     type Act<'a> = (&'static str, &'a dyn Fn(&Fixture) -> Result<()>);
-    let acts: [Act<'_>; 5] = [
-        ("ncclCommInitRank", &|fixture| fixture.nccl.communicator(4, 2, &id(1)).init().map(drop)),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init().map(drop)
-        }),
-        ("ncclCommInitAll", &|fixture| fixture.nccl.init_all(&[0]).map(drop)),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture
-                .nccl
-                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g))
-                .map(drop)
-        }),
-        ("ncclCommInitRankConfig", &|fixture| {
-            fixture.nccl.group(|g| {
-                let _ = fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g);
+    let acts: [Act<'_>; 4] = [
+        ("ncclCommInitRank", &|f| f.nccl.communicator(4, 2, &id(1)).init().map(drop)),
+        ("ncclCommInitRankConfig", &|f| f.nccl.communicator(4, 2, &id(1)).config(&options).init().map(drop)),
+        ("ncclCommInitAll", &|f| f.nccl.init_all(&[0]).map(drop)),
+        ("ncclCommInitRankConfig", &|f| {
+            f.nccl.group(|g| {
+                let _ = f.nccl.communicator(4, 2, &id(1)).config(&options).init_in(g);
                 Ok(())
             })
         }),

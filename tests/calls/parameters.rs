@@ -13,8 +13,23 @@ use libnccl::{Nccl, Parameters};
 const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+static COLLISIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts the calls that find another thread in a parameter function, which NCCL does not survive.
+fn enter_alone() {
+    COLLISIONS.fetch_add(INSIDE.fetch_add(1, Ordering::SeqCst).min(1), Ordering::SeqCst);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    INSIDE.fetch_sub(1, Ordering::SeqCst);
+}
+
+unsafe extern "C" fn dump() {
+    enter_alone();
+}
+
 /// Returns two keys, with a null pointer between them.
 unsafe extern "C" fn keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
+    enter_alone();
     let keys = [c"NUMBER".as_ptr(), ptr::null(), c"NOT UTF-8 \xff".as_ptr()];
     // SAFETY: out-parameters of the facade; the array is leaked.
     unsafe { (*table, *length) = (Box::leak(Box::new(keys)).as_mut_ptr(), 3) };
@@ -26,6 +41,7 @@ unsafe extern "C" fn parameter(
     value: *mut *const c_char,
     length: *mut c_int,
 ) -> ncclResult_t {
+    enter_alone();
     // SAFETY: a C string of the facade.
     let text = match unsafe { CStr::from_ptr(key) }.to_bytes() {
         b"NUMBER" => c"  7 ".as_ptr(),
@@ -39,6 +55,7 @@ unsafe extern "C" fn parameter(
 
 /// Returns the number of a parameter as its handle.
 unsafe extern "C" fn bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
+    enter_alone();
     // SAFETY: a C string of the facade.
     let number = match unsafe { CStr::from_ptr(key) }.to_bytes() {
         b"NULL" => 0,
@@ -59,6 +76,7 @@ unsafe extern "C" fn bytes(
     capacity: c_int,
     length: *mut c_int,
 ) -> ncclResult_t {
+    enter_alone();
     let needed = match handle.addr() {
         1 => 2,
         2 => 1000,
@@ -87,6 +105,7 @@ const TABLE: Functions = Functions {
     ncclParamGetAllParameterKeys: Some(keys),
     ncclParamGetParameter: Some(parameter),
     ncclParamBind: Some(bind),
+    ncclParamDumpAll: Some(dump),
     ncclParamGet: Some(bytes),
     ..Functions::EMPTY
 };
@@ -101,15 +120,10 @@ fn parameters() -> Parameters {
 }
 
 #[test]
-fn keys_tolerates_null_and_invalid_utf8() {
+fn null_and_invalid_utf8_are_text() {
     assert_eq!(parameters().keys().unwrap(), ["NUMBER", "", "NOT UTF-8 \u{fffd}"]);
-}
-
-#[test]
-fn get_string_returns_the_text_as_it_is() {
     let get = |key| parameters().get::<String>(key).unwrap();
-    assert_eq!(get("NUMBER").as_deref(), Some("  7 "));
-    assert_eq!(get("NULL").as_deref(), Some(""));
+    assert_eq!((get("NUMBER").as_deref(), get("NULL").as_deref()), (Some("  7 "), Some("")));
 }
 
 #[test]
@@ -123,52 +137,9 @@ fn get_bytes_grows_its_buffer() {
     assert_eq!(endless.code(), Some(ResultCode::INVALID_ARGUMENT));
 }
 
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
-static COLLISIONS: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts the calls that find another thread in a parameter function, which NCCL does not survive.
-fn enter_alone() {
-    COLLISIONS.fetch_add(INSIDE.fetch_add(1, Ordering::SeqCst).min(1), Ordering::SeqCst);
-    std::thread::sleep(std::time::Duration::from_millis(2));
-    INSIDE.fetch_sub(1, Ordering::SeqCst);
-}
-
-unsafe extern "C" fn exclusive_parameter(
-    key: *const c_char,
-    value: *mut *const c_char,
-    length: *mut c_int,
-) -> ncclResult_t {
-    enter_alone();
-    // SAFETY: the same contract.
-    unsafe { parameter(key, value, length) }
-}
-
-unsafe extern "C" fn exclusive_keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
-    enter_alone();
-    // SAFETY: the same contract.
-    unsafe { keys(table, length) }
-}
-
-unsafe extern "C" fn exclusive_bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
-    enter_alone();
-    // SAFETY: the same contract.
-    unsafe { bind(out, key) }
-}
-
-unsafe extern "C" fn exclusive_dump() {
-    enter_alone();
-}
-
 // Threads crashed in NCCL 2.32.3. The memory space is read through a parameter too.
 #[test]
 fn threads_call_the_parameter_functions_of_one_library_in_turn() {
-    const FUNCTIONS: Functions = Functions {
-        ncclParamGetParameter: Some(exclusive_parameter),
-        ncclParamGetAllParameterKeys: Some(exclusive_keys),
-        ncclParamBind: Some(exclusive_bind),
-        ncclParamDumpAll: Some(exclusive_dump),
-        ..TABLE
-    };
     let calls: [fn(Nccl); 6] = [
         |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some("  7 ".to_owned())),
         |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some(vec![0xa5; 2])),
@@ -180,15 +151,15 @@ fn threads_call_the_parameter_functions_of_one_library_in_turn() {
     std::thread::scope(|scope| {
         for call in calls {
             // Each opens the library, as it stores the memory space.
-            scope.spawn(move || (0..20).for_each(|_| call(nccl(FUNCTIONS))));
+            scope.spawn(move || (0..20).for_each(|_| call(nccl(TABLE))));
         }
         scope.spawn(|| {
             for _ in 0..20 {
-                let _locked = lock_parameters(&FUNCTIONS);
+                let _locked = lock_parameters(&TABLE);
                 enter_alone();
                 // The library may call a parameter function by name, and thereby an interposer, which locks again.
                 // SAFETY: as for `nccl`.
-                let _ = unsafe { memory_space(&FUNCTIONS) };
+                let _ = unsafe { memory_space(&TABLE) };
             }
         });
     });

@@ -3,10 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::MemorySpace;
 use libnccl::communicator::ShrinkMode;
-use libnccl::config::CollectiveConfig;
-use libnccl::{CallOptions, Communicator, Config, Error, ReduceOp, Result};
+use libnccl::window::WindowFlags;
+use libnccl::{Communicator, Config, Error, Nccl, Result};
 use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
 use libnccl_test_support::init_in_group;
 
@@ -19,7 +18,7 @@ fn timed() -> Config {
 }
 
 /// Creates a fake library and a nonblocking communicator.
-fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
+fn nonblocking() -> (FakeNccl, Nccl, Communicator) {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
     let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
@@ -34,24 +33,15 @@ fn aborts(fake: &FakeNccl) -> usize {
 #[test]
 fn ranks_of_a_group_are_waited_for() {
     let fake = FakeNccl::new();
-    fake.set_host_memory(true);
     let nccl = fake.nccl();
-    assert_eq!(nccl.memory_space(), MemorySpace::Host);
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
-    let comms = init_in_group(&nccl, 2, &timed()).unwrap();
-    let names = |fake: &FakeNccl| -> Vec<_> {
-        let log = fake.take_log();
-        let names = log.iter().map(|call| call.split('(').next().unwrap_or_default().to_string());
-        // The memory space is asked for again and again: the program may load CUDA.
-        names.filter(|name| name != "ncclParamGetParameter").collect()
-    };
-    let start = ["ncclGetUniqueId", "ncclGroupStart", "ncclCommInitRankConfig", "ncclCommInitRankConfig"];
-    let log = names(&fake);
-    assert_eq!(log[..5], [&start[..], &["ncclGroupEnd"]].concat(), "{log:?}");
-    assert_eq!(log.iter().filter(|name| *name == "ncclCommGetAsyncError").count(), 3);
-    drop(comms);
-    fake.take_log();
+    drop(init_in_group(&nccl, 2, &timed()).unwrap());
+    let mut log = fake.take_log();
+    log.retain(|call| !call.starts_with("ncclParamGetParameter"));
+    let init = |rank| format!("ncclCommInitRankConfig(&, 2, id9, {rank}, {{blocking=0}})");
+    assert_eq!(log[..5], ["ncclGetUniqueId(&)", "ncclGroupStart()", &init(0), &init(1), "ncclGroupEnd()"]);
+    assert_eq!(log.iter().filter(|call| call.contains("AsyncError")).count(), 3);
 
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
@@ -61,48 +51,33 @@ fn ranks_of_a_group_are_waited_for() {
     fake.assert_clean("init_in");
 }
 
-/// Nothing ends its work here, so the buffers are in use until it is complete.
+/// Nothing ends the work of a borrowed communicator, so the buffers are in use until it is complete. The timeout of the group
+/// ends it for the communicators that can be aborted.
 #[test]
 fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
-    let (fake, nccl, owner) = nonblocking();
-    let send_in_group = |comm: &Communicator| {
-        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-        fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
-        fake.set_async_error_delay(Duration::from_millis(1));
-        nccl.group(|g| {
-            g.timeout(Duration::from_millis(10));
-            comm.send(send::<f32>(1), 0, g.stream(stream()))
-        })
-    };
-    // SAFETY: live, and used by nothing else as long as it is borrowed.
-    unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), send_in_group) }.unwrap();
-    assert_eq!(fake.async_states_left(), 0);
-    drop(owner);
-    fake.assert_clean("borrowed");
-}
-
-/// The timeout ends the group for the communicators that can be aborted. The buffers of the borrowed one are still in use.
-#[test]
-fn borrowed_communicator_is_waited_for_when_another_one_of_its_group_times_out() {
-    let (fake, nccl, comm) = nonblocking();
-    let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
-    fake.take_log();
-    let in_one_group = |borrowed: &Communicator| {
-        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-        fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
-        fake.set_async_error_delay(Duration::from_millis(1));
-        nccl.group(|g| {
-            g.timeout(Duration::from_millis(10));
-            comm.send(send::<f32>(1), 0, g.stream(stream()))?;
-            borrowed.recv(recv::<f32>(1), 0, g.stream(stream()))
-        })
-    };
-    // SAFETY: live, and used by nothing else as long as it is borrowed.
-    let ended = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), in_one_group) };
-    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
-    assert_eq!((fake.async_states_left(), aborts(&fake)), (0, 1));
-    drop(owner);
-    fake.assert_clean("borrowed beside another");
+    for is_alone in [true, false] {
+        let (fake, nccl, comm) = nonblocking();
+        let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
+        fake.take_log();
+        let in_one_group = |borrowed: &Communicator| {
+            fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+            fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
+            fake.set_async_error_delay(Duration::from_millis(1));
+            nccl.group(|g| {
+                g.timeout(Duration::from_millis(10));
+                if !is_alone {
+                    comm.send(send::<f32>(1), 0, g.stream(stream()))?;
+                }
+                borrowed.recv(recv::<f32>(1), 0, g.stream(stream()))
+            })
+        };
+        // SAFETY: live, and used by nothing else as long as it is borrowed.
+        let ended = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), in_one_group) };
+        assert!(is_alone && ended.is_ok() || matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+        assert_eq!((fake.async_states_left(), aborts(&fake)), (0, usize::from(!is_alone)));
+        drop((comm, owner));
+        fake.assert_clean("borrowed");
+    }
 }
 
 /// On host memory, a group that fails may have started some of its operations.
@@ -242,50 +217,6 @@ fn revoked_communicator_is_destroyed_without_finalization() {
     fake.assert_clean("revoked");
 }
 
-/// NCCL's own thread reads the options.
-#[test]
-fn collective_options_outlive_the_wait() {
-    let (fake, _, comm) = nonblocking();
-    fake.answer_once("ncclAllReduceConfig", 0, IN_PROGRESS);
-    fake.set_async_states([IN_PROGRESS], SUCCESS);
-    let options = CollectiveConfig::new().min_ctas(3).alg_selection("ring");
-    comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, CallOptions::on(stream()).config(&options))
-        .unwrap();
-    drop(comm);
-    fake.assert_clean("options");
-}
-
-// Regression: nccl4py closes resources on a hanging communicator before it aborts.
-#[test]
-fn abort_handle_ends_a_wait() {
-    for _ in 0..20 {
-        let fake = FakeNccl::new();
-        let nccl = fake.nccl();
-        let config = Config::new().timeout(Duration::from_secs(20));
-        let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
-        fake.set_async_states([], IN_PROGRESS);
-        // Makes the abort come while the owner is inside NCCL.
-        fake.set_async_error_delay(Duration::from_micros(300));
-        let handles = [comm.abort_handle(), comm.abort_handle()];
-        thread::scope(|scope| {
-            for handle in handles {
-                let fake = &fake;
-                scope.spawn(move || {
-                    fake.attach();
-                    thread::sleep(Duration::from_millis(2));
-                    handle.abort().unwrap();
-                });
-            }
-            assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
-        });
-        assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
-        drop(comm);
-        assert_eq!(aborts(&fake), 1);
-        fake.assert_clean("aborted");
-    }
-}
-
 /// At any time, at most one thread is inside NCCL, and exactly one ends the communicator.
 // Regression: baracuda uses and frees a communicator again after its abort.
 #[test]
@@ -339,57 +270,32 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     fixture.close("abort in a group");
 }
 
-/// NCCL returns success, and a thread of its own does the rest.
+/// NCCL returns success, and its own thread does the rest, at which it writes handles.
 #[test]
-fn management_call_of_nonblocking_communicator_waits_after_success() {
-    let calls: [fn(&Communicator) -> Result<()>; 4] = [
-        Communicator::suspend,
-        Communicator::resume,
-        |comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
-        |comm| comm.grow(5, None).init().map(drop),
+fn call_of_nonblocking_communicator_waits_after_success() {
+    type Call = fn(&Nccl, &Communicator) -> Result<()>;
+    let calls: [Call; 7] = [
+        |_, comm| comm.suspend(),
+        |_, comm| comm.resume(),
+        |_, comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
+        |_, comm| comm.grow(5, None).init().map(drop),
+        |nccl, _| nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().map(drop),
+        // With `NCCL_COMM_BLOCKING=0`.
+        |nccl, _| nccl.communicator(4, 2, &id(1)).init().map(drop),
+        |nccl, comm| {
+            let mut buffer = nccl.alloc::<f32>(1024)?;
+            // SAFETY: the fake has no other ranks.
+            let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
+            assert!(window.is_active());
+            Ok(())
+        },
     ];
     for call in calls {
-        let (fake, _, comm) = nonblocking();
+        let (fake, nccl, comm) = nonblocking();
         fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-        call(&comm).unwrap();
+        call(&nccl, &comm).unwrap();
         assert_eq!(fake.async_states_left(), 0);
         drop(comm);
         fake.assert_clean("after a success");
     }
-}
-
-#[test]
-fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
-    let (fake, nccl, comm) = nonblocking();
-    let mut buffer = nccl.alloc::<f32>(1024).unwrap();
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    // SAFETY: the fake has no other ranks.
-    let window = unsafe { comm.register_window(&mut buffer, libnccl::window::WindowFlags::DEFAULT) }.unwrap();
-    assert!(window.is_active());
-    drop(window);
-    drop(comm);
-    fake.assert_clean("window");
-}
-
-/// The call writes the handle at once, and NCCL's own thread again when the communicator is complete.
-#[test]
-fn grown_communicator_is_written_twice_to_live_memory() {
-    let (fake, nccl, comm) = nonblocking();
-    fake.set_async_states([SUCCESS, IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(comm.grow(5, None).init().unwrap());
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().unwrap());
-    drop(comm);
-    fake.assert_clean("grown");
-}
-
-/// With `NCCL_COMM_BLOCKING=0`.
-#[test]
-fn init_that_returns_success_in_progress_is_waited_for() {
-    let fake = FakeNccl::new();
-    let nccl = fake.nccl();
-    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.communicator(4, 2, &id(1)).init().unwrap());
-    assert_eq!(fake.async_states_left(), 0);
-    fake.assert_clean("init");
 }

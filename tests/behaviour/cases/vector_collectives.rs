@@ -1,5 +1,7 @@
 //! The collectives with a count for each rank, and `send_recv`: results, alone and in groups, and errors.
 
+use std::ops::Range;
+
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{CallOptions, Error, Nccl, ReduceOp, Result};
 
@@ -61,18 +63,6 @@ fn send_recv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
     assert_eq!(recvs, [elements(2, 5), elements(0, 5), elements(1, 5)]);
 }
 
-/// The arguments of one rank of four, and what it has received.
-struct Rank {
-    rank: usize,
-    mine: Vec<i64>,
-    all: Vec<i64>,
-    sent: Vec<i64>,
-    received: Vec<i64>,
-    gathered: Vec<i64>,
-    scattered: Vec<i64>,
-    reduced: Vec<i64>,
-}
-
 const ROOT: usize = 2;
 
 /// Returns what rank `rank` sends to rank `peer`, and the reverse.
@@ -82,120 +72,82 @@ fn pair_counts(counts: &[usize; 4], rank: usize) -> ([usize; 4], [usize; 4]) {
     (peers.map(|peer| count(rank, peer)), peers.map(|peer| count(peer, rank)))
 }
 
-impl Rank {
-    fn new(rank: usize, counts: &[usize; 4]) -> Self {
-        let total = counts.iter().sum::<usize>();
-        let (send_counts, recv_counts) = pair_counts(counts, rank);
-        Self {
-            rank,
-            mine: elements(rank, counts[rank]),
-            // One element too many, which stays.
-            all: vec![-1; total + 1],
-            sent: elements(rank, send_counts.iter().sum()),
-            received: vec![-1; recv_counts.iter().sum::<usize>() + 1],
-            gathered: if rank == ROOT { vec![-1; total] } else { Vec::new() },
-            scattered: vec![-1; counts[rank]],
-            reduced: vec![-1; counts[rank]],
-        }
-    }
+/// Returns the elements of all ranks, and one that is there before and after.
+fn of_all(counts: &[usize; 4]) -> Vec<i64> {
+    (0..4).flat_map(|peer| elements(peer, counts[peer])).chain([-1]).collect()
+}
 
-    fn assert_results(&self, counts: &[usize; 4]) {
-        let rank = self.rank;
-        let mut all: Vec<i64> = (0..4).flat_map(|peer| elements(peer, counts[peer])).collect();
-        if rank == ROOT {
-            assert_eq!(self.gathered, all, "gather_v, {counts:?}");
-        }
-        let total = all.len();
-        all.push(-1);
-        assert_eq!(self.all, all, "all_gather_v, {counts:?}, rank {rank}");
-
-        let part = |peer: usize| {
-            let (sent, _) = pair_counts(counts, peer);
-            (0..sent[rank]).map(move |index| element(peer, start(&sent, rank) + index))
-        };
-        let received: Vec<i64> = (0..4).flat_map(part).chain([-1]).collect();
-        assert_eq!(self.received, received, "all_to_all_v, {counts:?}, rank {rank}");
-
-        let own = start(counts, rank)..start(counts, rank) + counts[rank];
-        let of_root = elements(ROOT, total);
-        assert_eq!(self.scattered, of_root[own.clone()], "scatter_v, {counts:?}, rank {rank}");
-        let sums: Vec<i64> = own.map(|index| (0..4).map(|peer| element(peer, index)).sum()).collect();
-        assert_eq!(self.reduced, sums, "reduce_scatter_v, {counts:?}, rank {rank}");
-    }
+/// Returns the sums of the elements of all ranks at these places.
+fn sums(places: Range<usize>) -> Vec<i64> {
+    places.map(|index| (0..4).map(|peer| element(peer, index)).sum()).collect()
 }
 
 fn vector_collectives_move_every_part(nccl: &Nccl) {
     on_threads(nccl, 4, |comm| {
         for counts in &COUNTS {
-            let mut rank = Rank::new(comm.rank(), counts);
-            let total = counts.iter().sum();
-            let whole = elements(comm.rank(), total);
-            let (send_counts, recv_counts) = pair_counts(counts, comm.rank());
-            comm.all_gather_v(&rank.mine, &mut rank.all, counts, STREAM).unwrap();
-            comm.all_to_all_v(&rank.sent, &mut rank.received, &send_counts, &recv_counts, STREAM).unwrap();
+            let (rank, all) = (comm.rank(), of_all(counts));
+            let (total, own) = (all.len() - 1, start(counts, rank)..start(counts, rank) + counts[rank]);
+            let (mine, whole) = (elements(rank, counts[rank]), elements(rank, total));
             // The counts and the buffer of the root are ignored on the other ranks.
-            let (of_root, send) =
-                if comm.rank() == ROOT { (&counts[..], &whole[..]) } else { (&[][..], &[][..]) };
-            comm.gather_v(&rank.mine, &mut rank.gathered, of_root, ROOT, STREAM).unwrap();
-            comm.scatter_v(send, &mut rank.scattered, of_root, ROOT, STREAM).unwrap();
-            comm.reduce_scatter_v(&whole, &mut rank.reduced, counts, ReduceOp::Sum, STREAM).unwrap();
-            rank.assert_results(counts);
+            let is_root = rank == ROOT;
+            let (of_root, send) = if is_root { (&counts[..], &whole[..]) } else { (&[][..], &[][..]) };
+
+            let mut recv = vec![-1; total + 1];
+            comm.all_gather_v(&mine, &mut recv, counts, STREAM).unwrap();
+            assert_eq!(recv, all, "all_gather_v, {counts:?}, rank {rank}");
+            let mut recv = vec![-1; if is_root { total } else { 0 }];
+            comm.gather_v(&mine, &mut recv, of_root, ROOT, STREAM).unwrap();
+            assert_eq!(recv, all[..recv.len()], "gather_v, {counts:?}");
+            let mut recv = vec![-1; counts[rank]];
+            comm.scatter_v(send, &mut recv, of_root, ROOT, STREAM).unwrap();
+            assert_eq!(recv, elements(ROOT, total)[own.clone()], "scatter_v, {counts:?}, rank {rank}");
+            comm.reduce_scatter_v(&whole, &mut recv, counts, ReduceOp::Sum, STREAM).unwrap();
+            assert_eq!(recv, sums(own), "reduce_scatter_v, {counts:?}, rank {rank}");
+
+            let (send_counts, recv_counts) = pair_counts(counts, rank);
+            let sent = elements(rank, send_counts.iter().sum());
+            let mut recv = vec![-1; recv_counts.iter().sum::<usize>() + 1];
+            comm.all_to_all_v(&sent, &mut recv, &send_counts, &recv_counts, STREAM).unwrap();
+            let part = |peer: usize| {
+                let (sent, _) = pair_counts(counts, peer);
+                (0..sent[rank]).map(move |index| element(peer, start(&sent, rank) + index))
+            };
+            let expected: Vec<i64> = (0..4).flat_map(part).chain([-1]).collect();
+            assert_eq!(recv, expected, "all_to_all_v, {counts:?}, rank {rank}");
         }
     });
-}
-
-/// The buffers of a rank for the operations in place.
-struct InPlace {
-    rank: usize,
-    all: Vec<i64>,
-    gathered: Vec<i64>,
-    scattered: Vec<i64>,
-    reduced: Vec<i64>,
-}
-
-impl InPlace {
-    fn new(rank: usize, counts: &[usize; 4]) -> Self {
-        let total = counts.iter().sum();
-        let own = elements(rank, counts[rank]);
-        // One element too many, which stays.
-        let mut all = vec![-1; total + 1];
-        all[start(counts, rank)..][..own.len()].copy_from_slice(&own);
-        let is_root = rank == ROOT;
-        Self {
-            rank,
-            gathered: if is_root { all.clone() } else { own },
-            scattered: if is_root { elements(ROOT, total) } else { vec![-1; counts[rank]] },
-            reduced: elements(rank, total),
-            all,
-        }
-    }
-
-    fn assert_results(&self, counts: &[usize; 4]) {
-        let rank = self.rank;
-        let all: Vec<i64> = (0..4).flat_map(|peer| elements(peer, counts[peer])).chain([-1]).collect();
-        assert_eq!(self.all, all, "all_gather_v_in_place, {counts:?}, rank {rank}");
-        let own = start(counts, rank)..start(counts, rank) + counts[rank];
-        let gathered = if rank == ROOT { &all[..] } else { &all[own.clone()] };
-        assert_eq!(self.gathered, gathered, "gather_v_in_place, {counts:?}, rank {rank}");
-        let of_root = elements(ROOT, all.len() - 1);
-        let scattered = if rank == ROOT { &of_root[..] } else { &of_root[own.clone()] };
-        assert_eq!(self.scattered, scattered, "scatter_v_in_place, {counts:?}, rank {rank}");
-        let sums: Vec<i64> = own.clone().map(|index| (0..4).map(|peer| element(peer, index)).sum()).collect();
-        assert_eq!(self.reduced[own], sums, "reduce_scatter_v_in_place, {counts:?}, rank {rank}");
-    }
 }
 
 fn vector_collectives_in_place_move_every_part_but_the_ranks_own(nccl: &Nccl) {
     on_threads(nccl, 4, |comm| {
         for counts in &COUNTS {
-            let mut rank = InPlace::new(comm.rank(), counts);
+            let (rank, all) = (comm.rank(), of_all(counts));
+            let (total, own) = (all.len() - 1, start(counts, rank)..start(counts, rank) + counts[rank]);
+            let mine = elements(rank, counts[rank]);
             // The counts of the root are ignored on the other ranks.
-            let of_root = if comm.rank() == ROOT { &counts[..] } else { &[][..] };
-            comm.all_gather_v_in_place(&mut rank.all, counts, STREAM).unwrap();
-            comm.gather_v_in_place(&mut rank.gathered, of_root, ROOT, STREAM).unwrap();
-            comm.scatter_v_in_place(&mut rank.scattered, of_root, ROOT, STREAM).unwrap();
-            comm.reduce_scatter_v_in_place(&mut rank.reduced, counts, ReduceOp::Sum, STREAM).unwrap();
-            rank.assert_results(counts);
+            let is_root = rank == ROOT;
+            let of_root = if is_root { &counts[..] } else { &[][..] };
+
+            let mut filled = vec![-1; total + 1];
+            filled[own.clone()].copy_from_slice(&mine);
+            let mut buffer = filled.clone();
+            comm.all_gather_v_in_place(&mut buffer, counts, STREAM).unwrap();
+            assert_eq!(buffer, all, "all_gather_v_in_place, {counts:?}, rank {rank}");
+            let mut buffer = if is_root { filled } else { mine.clone() };
+            comm.gather_v_in_place(&mut buffer, of_root, ROOT, STREAM).unwrap();
+            assert_eq!(
+                buffer,
+                if is_root { all } else { mine },
+                "gather_v_in_place, {counts:?}, rank {rank}"
+            );
+            let scattered = elements(ROOT, total);
+            let mut buffer = if is_root { scattered.clone() } else { vec![-1; counts[rank]] };
+            comm.scatter_v_in_place(&mut buffer, of_root, ROOT, STREAM).unwrap();
+            let expected = if is_root { &scattered[..] } else { &scattered[own.clone()] };
+            assert_eq!(buffer, expected, "scatter_v_in_place, {counts:?}, rank {rank}");
+            let mut buffer = elements(rank, total);
+            comm.reduce_scatter_v_in_place(&mut buffer, counts, ReduceOp::Sum, STREAM).unwrap();
+            assert_eq!(buffer[own.clone()], sums(own), "reduce_scatter_v_in_place, {counts:?}, rank {rank}");
         }
     });
 }

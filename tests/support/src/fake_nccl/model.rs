@@ -583,11 +583,10 @@ impl State {
         unsafe {
             match output {
                 Output::Correct if has_no_color => *slot = ptr::null_mut(),
-                Output::Correct | Output::Huge => *slot = self.create(None),
+                Output::Correct => *slot = self.create(None),
                 Output::Nothing => {}
                 Output::Zeros => *slot = ptr::null_mut(),
                 Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-                Output::Partial => slot.cast::<u32>().write(u32::MAX),
             }
         }
     }
@@ -602,7 +601,7 @@ impl State {
         // SAFETY: the caller's slot, of which a part may be written.
         unsafe {
             match output {
-                Output::Correct | Output::Huge => {
+                Output::Correct => {
                     *slot = match function {
                         "ncclMemAlloc" => {
                             self.has_host_memory &= !self.ends_host_memory;
@@ -618,7 +617,6 @@ impl State {
                 Output::Nothing => {}
                 Output::Zeros => *slot = ptr::null_mut(),
                 Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-                Output::Partial => slot.cast::<u32>().write(u32::MAX),
             }
         }
     }
@@ -632,9 +630,8 @@ impl State {
                     Argument::TextOut(out) => match output {
                         Output::Correct => *out = self.parameter_text(arguments),
                         Output::Nothing => {}
-                        Output::Zeros | Output::Partial => *out = ptr::null(),
+                        Output::Zeros => *out = ptr::null(),
                         Output::Ones => *out = NOT_UTF8.as_ptr(),
-                        Output::Huge => *out = LONG.as_ptr().cast(),
                     },
                     Argument::TextsOut(out) => match output {
                         Output::Correct => *out = self.keys.as_mut_ptr(),
@@ -673,8 +670,6 @@ impl State {
             Output::Nothing => return,
             Output::Zeros => vec![0; size],
             Output::Ones => vec![0xff; size],
-            Output::Huge => [vec![0xff; size - 1], vec![0x7f]].concat(),
-            Output::Partial => vec![0xa5; if size == size_of::<ncclUniqueId>() { 40 } else { size / 2 }],
         };
         // SAFETY: there are at most `size` bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };

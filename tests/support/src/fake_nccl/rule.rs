@@ -11,16 +11,11 @@ pub enum Output {
     Zeros,
     /// Dangling handles, strings that are not UTF-8, the number -1.
     Ones,
-    /// Strings of a megabyte, the largest positive number; a handle even if none is due.
-    Huge,
-    /// The first 40 bytes of an id, or the first half of another value.
-    Partial,
 }
 
 impl Output {
     /// Every output.
-    pub const ALL: [Self; 6] =
-        [Self::Correct, Self::Nothing, Self::Zeros, Self::Ones, Self::Huge, Self::Partial];
+    pub const ALL: [Self; 4] = [Self::Correct, Self::Nothing, Self::Zeros, Self::Ones];
 }
 
 /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
