@@ -24,155 +24,82 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer<'_>` is not implemented for `&String`"]),
 ];
 
-/// Functions that compile: operations that start at once borrow their buffers for the call alone, and NCCL keeps
-/// neither options nor signals of a caller.
-const LEGAL: &[(&str, &str)] = &[
-    (
-        "options and a buffer of a loop",
-        "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
-        let on = CallOptions::on(StreamRef::DEFAULT).config(cfg);
-        for _ in 0..3 {
-            let mut b = [1.0f32];
-            c.all_reduce_in_place(&mut b, ReduceOp::Sum, on)?;
-        }
-        Ok(())
-    }",
-    ),
-    (
-        "a temporary reduction",
-        "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
-        c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, StreamRef::DEFAULT)
-    }",
-    ),
-    (
-        "a buffer that a function was given, lent to two operations",
-        "fn f(c: &Communicator, b: &mut NcclBuffer<f32>) -> Result<()> {
-        c.all_reduce_in_place(&mut *b, ReduceOp::Sum, StreamRef::DEFAULT)?;
-        c.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
-    }",
-    ),
-    (
-        "a function over streams now and in a group",
-        "
+/// What the functions below have in common.
+const PRELUDE: &str = "
+    const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+    const SUM: ReduceOp = ReduceOp::Sum;
     fn step<'b, 'c, T: Element>(c: &'c Communicator, b: &'b mut [T], on: impl Into<OnStream<'b, 'c>>) -> Result<()> {
-        c.all_reduce_in_place(b, ReduceOp::Sum, on)
-    }
-    fn f(n: &Nccl, c: &Communicator, b: &mut [f32], p: &PreMulSum<'_, f32>) -> Result<()> {
-        step(c, b, StreamRef::DEFAULT)?;
-        step(c, b, StreamRef::DEFAULT)?;
-        c.all_reduce_in_place(&mut *b, p, StreamRef::DEFAULT)?;
-        c.all_reduce_in_place(&mut *b, p, StreamRef::DEFAULT)?;
-        n.group(|g| step(c, b, g.stream(StreamRef::DEFAULT)))
-    }",
-    ),
+        c.all_reduce_in_place(b, SUM, on)
+    }";
+
+/// Functions that compile: operations that start immediately borrow their buffers for the call alone, and NCCL keeps
+/// no options of a caller.
+#[rustfmt::skip]
+const LEGAL: &[(&str, &str)] = &[
+    ("options and a buffer of a loop", "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
+        let on = CallOptions::on(STREAM).config(cfg);
+        (0..3).try_for_each(|_| { let mut b = [1.0f32]; c.all_reduce_in_place(&mut b, SUM, on) })
+    }"),
+    ("a temporary reduction", "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
+        c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, STREAM)
+    }"),
+    ("a buffer that a function was given, borrowed by two operations", "fn f(c: &Communicator, b: &mut NcclBuffer<f32>) -> Result<()> {
+        c.all_reduce_in_place(&mut *b, SUM, STREAM)?;
+        c.all_reduce_in_place(b, SUM, STREAM)
+    }"),
+    ("a function over streams now and in a group",
+    "fn f(n: &Nccl, c: &Communicator, b: &mut [f32], p: &PreMulSum<'_, f32>) -> Result<()> {
+        step(c, b, STREAM)?;
+        step(c, b, STREAM)?;
+        c.all_reduce_in_place(&mut *b, p, STREAM)?;
+        n.group(|g| step(c, b, g.stream(STREAM)))
+    }"),
 ];
 
 /// Functions that do not compile: buffers outlive the group, and are in it once.
+#[rustfmt::skip]
 const ILLEGAL: &[(&str, &str, &str)] = &[
-    (
-        "a buffer of the closure",
-        "E0597",
-        "fn f(n: &Nccl, c: &Communicator) -> Result<()> {
+    ("a buffer of the closure", "E0597", "fn f(n: &Nccl, c: &Communicator) -> Result<()> {
+        n.group(|g| { let mut b = [1.0f32]; c.all_reduce_in_place(&mut b, SUM, g.stream(STREAM)) })
+    }"),
+    ("a buffer of the closure, by a function", "E0597", "fn f(n: &Nccl, c: &Communicator) -> Result<()> {
+        n.group(|g| { let mut b = [1.0f32]; step(c, &mut b, g.stream(STREAM)) })
+    }"),
+    ("a buffer that is in the group twice", "E0499", "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
         n.group(|g| {
-            let mut b = [1.0f32];
-            c.all_reduce_in_place(&mut b, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))
+            c.reduce_scatter_in_place(&mut *b, SUM, g.stream(STREAM))?;
+            c.all_gather_in_place(&mut *b, g.stream(STREAM))
         })
-    }",
-    ),
-    (
-        "a buffer of the closure, by a function",
-        "E0597",
-        "
-    fn step<'b, 'c, T: Element>(c: &'c Communicator, b: &'b mut [T], on: impl Into<OnStream<'b, 'c>>) -> Result<()> {
-        c.all_reduce_in_place(b, ReduceOp::Sum, on)
-    }
-    fn f(n: &Nccl, c: &Communicator) -> Result<()> {
-        n.group(|g| {
-            let mut b = [1.0f32];
-            step(c, &mut b, g.stream(StreamRef::DEFAULT))
-        })
-    }",
-    ),
-    (
-        "a buffer that is in the group twice",
-        "E0499",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| {
-            c.reduce_scatter_in_place(&mut *b, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
-            c.all_gather_in_place(&mut *b, g.stream(StreamRef::DEFAULT))
-        })
-    }",
-    ),
-    (
-        "a reduction of the closure",
-        "E0716",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, g.stream(StreamRef::DEFAULT)))
-    }",
-    ),
-    (
-        "a scalar that is dropped before its reduction",
-        "E0505",
-        "fn f(c: &Communicator, b: &mut [f32], scalar: Vec<f32>) -> Result<()> {
+    }"),
+    ("a reduction of the closure", "E0716", "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, g.stream(STREAM)))
+    }"),
+    ("a scalar that is dropped before its reduction", "E0505",
+    "fn f(c: &Communicator, b: &mut [f32], scalar: Vec<f32>) -> Result<()> {
         let p = c.pre_mul_sum_device(&scalar)?;
         drop(scalar);
-        c.all_reduce_in_place(b, &p, StreamRef::DEFAULT)
-    }",
-    ),
-    (
-        "a reduction of another element type",
-        "E0277",
-        "fn f(c: &Communicator, b: &mut [f32], p: &PreMulSum<'static, f64>) -> Result<()> {
-        c.all_reduce_in_place(b, p, StreamRef::DEFAULT)
-    }",
-    ),
-    (
-        "options of the closure",
-        "E0716",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| {
-            c.all_reduce_in_place(b, ReduceOp::Sum, g.stream(CallOptions::on(StreamRef::DEFAULT).config(&CollectiveConfig::new().max_ctas(2))))
-        })
-    }",
-    ),
-    (
-        "a communicator of the closure",
-        "E0597",
-        "fn f(n: &Nccl, b: &mut [f32]) -> Result<()> {
-        n.group(|g| {
-            let comms = n.init_all(&[0])?;
-            comms[0].all_gather_in_place(b, g.stream(StreamRef::DEFAULT))
-        })
-    }",
-    ),
-    (
-        "a stream that leaves its group",
-        "E0521",
-        "fn f(n: &Nccl) -> Result<()> {
+        c.all_reduce_in_place(b, &p, STREAM)
+    }"),
+    ("a reduction of another element type", "E0277",
+    "fn f(c: &Communicator, b: &mut [f32], p: &PreMulSum<'static, f64>) -> Result<()> {
+        c.all_reduce_in_place(b, p, STREAM)
+    }"),
+    ("options of the closure", "E0716", "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| step(c, b, g.stream(CallOptions::on(STREAM).config(&CollectiveConfig::new().max_ctas(2)))))
+    }"),
+    ("a communicator of the closure", "E0597", "fn f(n: &Nccl, b: &mut [f32]) -> Result<()> {
+        n.group(|g| { let comms = n.init_all(&[0])?; comms[0].all_gather_in_place(b, g.stream(STREAM)) })
+    }"),
+    ("a stream that leaves its group", "E0521", "fn f(n: &Nccl) -> Result<()> {
         let mut kept = None;
-        n.group(|g| {
-            kept = Some(g.stream(StreamRef::DEFAULT));
-            Ok(())
-        })
-    }",
-    ),
-    (
-        "a stream of a group whose lifetime shrinks",
-        "lifetime may not live long enough",
-        "fn f<'long: 'short, 'short>(on: OnStream<'long, 'long>) -> OnStream<'short, 'long> {
-        on
-    }",
-    ),
-    (
-        "a communicator that ends in the group",
-        "E0505",
-        "fn f(n: &Nccl, c: Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| {
-            c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))?;
-            c.destroy()
-        })
-    }",
-    ),
+        n.group(|g| { kept = Some(g.stream(STREAM)); Ok(()) })
+    }"),
+    ("a stream of a group whose lifetime shrinks", "lifetime may not live long enough",
+    "fn f<'long: 'short, 'short>(on: OnStream<'long, 'long>) -> OnStream<'short, 'long> { on }"),
+    ("a communicator that is destroyed in the group", "E0505",
+    "fn f(n: &Nccl, c: Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| { c.all_gather_in_place(b, g.stream(STREAM))?; c.destroy() })
+    }"),
 ];
 
 /// Returns the newest library of this crate beside the test program.
@@ -194,7 +121,7 @@ fn compile_statement(directory: &Path, statement: &str) -> (bool, String) {
 /// Compiles a program with some functions, and returns the compiler's success and messages.
 fn compile(directory: &Path, functions: &str) -> (bool, String) {
     let program = format!(
-        "#![allow(unused)]\nuse libnccl::{{buffer::*, communicator::*, config::*, error::*, observer::*, window::*, *}};\n{functions}\n"
+        "#![allow(unused)]\nuse libnccl::{{buffer::*, communicator::*, config::*, error::*, observer::*, window::*, *}};\n{PRELUDE}\n{functions}\n"
     );
     let (file, library) = (directory.join("mistake.rs"), library());
     fs::write(&file, program).unwrap();

@@ -86,7 +86,6 @@ fn main() -> ExitCode {
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
         captured_operation_takes_no_slice_but_memory_of_nccl,
-        operation_in_a_capture_that_has_failed_says_so,
     ];
     let stand_in =
         cases![communicators_from_before_cuda_is_loaded_work_on_devices, views_without_guards_are_a_race];
@@ -259,39 +258,6 @@ fn captured_operation_takes_no_slice_but_memory_of_nccl() {
         rank.comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, &rank.stream).unwrap();
         rank.comm.all_reduce(&sums, &mut slice, ReduceOp::Max, &rank.stream).unwrap();
         assert_eq!(rank.stream.clone_dtoh(&slice).unwrap(), [6.0; 8]);
-    });
-}
-
-/// The error named the CUDA function that NCCL's operation begins with, and not what had happened before.
-fn operation_in_a_capture_that_has_failed_says_so() {
-    run_ranks::<Cudarc>(0, |rank| {
-        rank.context.make_current().unwrap();
-        let [mut one, mut two] = [(); 2].map(|()| rank.nccl.alloc::<f32>(8).unwrap());
-        let (comm, nccl, peer) = (&rank.comm, &rank.nccl, 1 - rank.comm.rank());
-        type Buffers<'a> = [&'a mut libnccl::NcclBuffer<f32>; 2];
-        type Call<'a> = &'a dyn Fn(Buffers) -> libnccl::Result<()>;
-        let calls: [Call; 5] = [
-            &|[one, _]| comm.all_reduce_in_place(one, ReduceOp::Sum, &rank.stream),
-            &|[one, two]| comm.all_gather(one.get(..4).unwrap(), two, &rank.stream),
-            &|[one, _]| comm.send(&*one, peer, &rank.stream),
-            &|[one, _]| comm.broadcast_in_place(one, 0, &rank.stream),
-            // It fails the communicator, as the facade's groups do.
-            &|[one, two]| {
-                nccl.group(|g| {
-                    comm.send(&*one, peer, g.stream(&rank.other))?;
-                    comm.recv(two, peer, g.stream(&rank.stream))
-                })
-            },
-        ];
-        for (number, call) in calls.iter().enumerate() {
-            rank.context.synchronize().unwrap();
-            rank.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
-            rank.context.synchronize().expect_err("a capture forbids it");
-            let error = call([&mut one, &mut two]).unwrap_err().to_string();
-            assert!(error.contains("the stream's capture has failed before"), "{number}: {error}");
-            let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-            assert!(rank.stream.end_capture(flags).is_err(), "there is no graph");
-        }
     });
 }
 

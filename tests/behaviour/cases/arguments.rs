@@ -88,6 +88,13 @@ fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
     check(wrong, "all_gather: the receive buffer holds 11 elements, and needs 12, 3 ranks times 4");
     let wrong = comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM);
     check(wrong, "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4");
+    // Regression: monarch's all_to_all does not check what it writes to.
+    let wrong = comm.all_to_all(&send, &mut recv[..11], STREAM);
+    check(wrong, "all_to_all: the receive buffer holds 11 elements, and needs 12, 3 ranks times 4");
+    let wrong = comm.gather(&send[..4], &mut recv[..11], 1, STREAM);
+    check(wrong, "gather: the root's receive buffer holds 11 elements, and needs 12, 3 ranks times 4");
+    let wrong = comm.scatter(&send[..11], &mut recv[..4], 1, STREAM);
+    check(wrong, "scatter: the root's send buffer holds 11 elements, and needs 12, 3 ranks times 4");
     // SAFETY: never read, as the length is an error.
     let huge = unsafe { Slice::<i32>::from_device_ptr(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
@@ -104,6 +111,8 @@ fn root_or_peer_out_of_range_is_an_error(nccl: &Nccl) {
             ("broadcast: root", comm.broadcast(&send, &mut recv, rank, STREAM)),
             ("broadcast_in_place: root", comm.broadcast_in_place(&mut recv, rank, STREAM)),
             ("reduce: root", comm.reduce(&send, &mut recv, ReduceOp::Max, rank, STREAM)),
+            ("gather: root", comm.gather(&send, &mut recv, rank, STREAM)),
+            ("scatter: root", comm.scatter(&send, &mut recv, rank, STREAM)),
             ("send: peer", comm.send(&send, rank, STREAM)),
             ("recv: peer", comm.recv(&mut recv, rank, STREAM)),
         ] {

@@ -4,133 +4,67 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{CallOptions, Communicator, Element, Nccl, ReduceOp, Result};
+use libnccl::{CallOptions, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
-    broadcast_any_root_reaches_all_ranks,
-    reduce_any_root_gets_the_result,
-    all_gather_and_reduce_scatter_move_every_part,
-    in_place_operations_match_out_of_place,
+    rooted_operations_reach_and_collect_from_all_ranks,
+    operations_in_place_use_this_ranks_part,
     zero_count_returns_without_peers,
     longer_buffers_are_used_from_their_start,
     one_thread_drives_all_ranks_in_a_group,
-    all_to_all_gather_and_scatter_move_every_part,
     all_to_all_gather_and_scatter_fall_back_to_send_recv,
     pre_mul_sum_scales_each_ranks_elements,
     nested_group_starts_at_the_outer_end,
     barrier_waits_for_every_rank,
 }
 
-/// Element types, which all hold and add small whole numbers exactly.
-trait Number: Element + PartialEq + std::fmt::Debug {
-    fn from_small(value: i64) -> Self;
-}
-
-macro_rules! numbers {
-    ($($type:ty),*) => {$(
-        impl Number for $type {
-            fn from_small(value: i64) -> Self {
-                value as $type
-            }
-        }
-    )*};
-}
-numbers!(i8, u8, i32, u32, i64, u64, f32, f64);
-
-/// Returns the element of `rank` at `index`: 1 to 4, so that sums and products of four ranks fit an i8.
-fn input(rank: usize, index: usize) -> i64 {
-    [2, 4, 1, 3][(rank + index / 4 + index) % 4]
-}
-
-fn expected(op: ReduceOp, size: usize, index: usize) -> i64 {
-    let values = (0..size).map(|rank| input(rank, index));
-    match op {
-        ReduceOp::Prod => values.product(),
-        ReduceOp::Max => values.max().expect("there are ranks"),
-        ReduceOp::Min => values.min().expect("there are ranks"),
-        ReduceOp::Avg => values.sum::<i64>() / size as i64,
-        _ => values.sum(),
-    }
-}
-
-fn filled<T: Number>(rank: usize, count: usize) -> Vec<T> {
-    (0..count).map(|index| T::from_small(input(rank, index))).collect()
-}
-
-fn reduced<T: Number>(op: ReduceOp, size: usize, count: usize) -> Vec<T> {
-    (0..count).map(|index| T::from_small(expected(op, size, index))).collect()
-}
-
-fn broadcast_any_root_reaches_all_ranks(nccl: &Nccl) {
+fn rooted_operations_reach_and_collect_from_all_ranks(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
+        let rank = comm.rank() as i32;
         for root in 0..3 {
-            let send = if comm.rank() == root { filled::<u64>(root, 70_000) } else { Vec::new() };
-            let mut recv = vec![0_u64; 70_000];
-            comm.broadcast(&send, &mut recv, root, STREAM).unwrap();
-            assert!(recv == filled::<u64>(root, 70_000), "{root}");
+            let is_root = comm.rank() == root;
+            let mut one = [-1];
+            let from_root = [root as i32 + 7];
+            comm.broadcast(if is_root { &from_root[..] } else { &[] }, &mut one, root, STREAM).unwrap();
+            assert_eq!(one, from_root, "broadcast from {root}");
+            let mut at_root = vec![-1; usize::from(is_root)];
+            comm.reduce(&[rank + 1], &mut at_root, ReduceOp::Prod, root, STREAM).unwrap();
+            assert!(!is_root || at_root == [6], "reduce to {root}: {at_root:?}");
+            let mut at_root = vec![-1; if is_root { 3 } else { 0 }];
+            comm.gather(&[rank], &mut at_root, root, STREAM).unwrap();
+            assert!(!is_root || at_root == [0, 1, 2], "gather to {root}: {at_root:?}");
+            comm.scatter(if is_root { &[5, 6, 7][..] } else { &[] }, &mut one, root, STREAM).unwrap();
+            assert_eq!(one, [rank + 5], "scatter from {root}");
         }
     });
 }
 
-fn reduce_any_root_gets_the_result(nccl: &Nccl) {
+fn operations_in_place_use_this_ranks_part(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
-        for root in 0..3 {
-            let send = filled::<f32>(comm.rank(), 5000);
-            let mut recv = if comm.rank() == root { vec![0_f32; 5000] } else { Vec::new() };
-            comm.reduce(&send, &mut recv, ReduceOp::Prod, root, STREAM).unwrap();
-            if comm.rank() == root {
-                assert_eq!(recv, reduced::<f32>(ReduceOp::Prod, 3, 5000));
-            }
-        }
-    });
-}
-
-fn all_gather_and_reduce_scatter_move_every_part(nccl: &Nccl) {
-    const COUNT: usize = 40_000;
-    for size in [1, 2, 4] {
-        on_threads(nccl, size, |comm| {
-            let send = filled::<i64>(comm.rank(), COUNT);
-            let mut all = vec![0; COUNT * size];
-            comm.all_gather(&send, &mut all, STREAM).unwrap();
-            for rank in 0..size {
-                assert!(all[rank * COUNT..][..COUNT] == filled::<i64>(rank, COUNT), "part {rank} of {size}");
-            }
-
-            let send = filled::<i64>(comm.rank(), COUNT * size);
-            let mut part = vec![0; COUNT];
-            comm.reduce_scatter(&send, &mut part, ReduceOp::Max, STREAM).unwrap();
-            let whole = reduced::<i64>(ReduceOp::Max, size, COUNT * size);
-            assert!(part == whole[comm.rank() * COUNT..][..COUNT], "{size}");
-        });
-    }
-}
-
-fn in_place_operations_match_out_of_place(nccl: &Nccl) {
-    const COUNT: usize = 3000;
-    on_threads(nccl, 3, |comm| {
-        let (rank, size) = (comm.rank(), comm.size());
-
-        let mut buffer = filled::<f64>(rank, COUNT);
+        let rank = comm.rank();
+        let own = |value: i32| [0, 1, 2].map(|part| if part == rank { value } else { -1 });
+        let mut buffer = [rank as i32; 3];
         comm.broadcast_in_place(&mut buffer, 2, STREAM).unwrap();
-        assert_eq!(buffer, filled::<f64>(2, COUNT));
-
-        let mut buffer = filled::<f64>(rank, COUNT);
+        assert_eq!(buffer, [2; 3]);
         comm.reduce_in_place(&mut buffer, ReduceOp::Sum, 1, STREAM).unwrap();
-        let kept = filled::<f64>(rank, COUNT);
-        assert_eq!(buffer, if rank == 1 { reduced::<f64>(ReduceOp::Sum, size, COUNT) } else { kept });
-
-        let mut buffer = vec![0; COUNT * size];
-        buffer[rank * COUNT..][..COUNT].copy_from_slice(&filled::<u8>(rank, COUNT));
+        assert_eq!(buffer, [if rank == 1 { 6 } else { 2 }; 3]);
+        let mut buffer = own(rank as i32);
         comm.all_gather_in_place(&mut buffer, STREAM).unwrap();
-        let expected: Vec<u8> = (0..size).flat_map(|rank| filled::<u8>(rank, COUNT)).collect();
-        assert_eq!(buffer, expected);
-
-        let mut buffer = filled::<u32>(rank, COUNT * size);
+        assert_eq!(buffer, [0, 1, 2]);
         comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
-        let whole = reduced::<u32>(ReduceOp::Sum, size, COUNT * size);
-        assert_eq!(buffer[rank * COUNT..][..COUNT], whole[rank * COUNT..][..COUNT]);
+        assert_eq!(buffer[rank], 3 * rank as i32);
+        for root in 0..3 {
+            // On the root all parts, on the others one.
+            let is_root = rank == root;
+            let mut buffer = if is_root { own(rank as i32).to_vec() } else { vec![rank as i32] };
+            comm.gather_in_place(&mut buffer, root, STREAM).unwrap();
+            assert_eq!(buffer, if is_root { vec![0, 1, 2] } else { vec![rank as i32] });
+            let mut buffer = if is_root { vec![4, 5, 6] } else { vec![-1] };
+            comm.scatter_in_place(&mut buffer, root, STREAM).unwrap();
+            assert_eq!(buffer, if is_root { vec![4, 5, 6] } else { vec![rank as i32 + 4] });
+        }
     });
 }
 
@@ -203,93 +137,22 @@ fn longer_buffers_are_used_from_their_start(nccl: &Nccl) {
 
 fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
-    let mut sums: Vec<Vec<f32>> = (0..3).map(|rank| filled(rank, 50_000)).collect();
-    let mut gathered = vec![vec![0_u32; 3]; 3];
-    let parts: Vec<[u32; 1]> = (10..13).map(|value| [value]).collect();
+    let mut sums = [1_f32, 2.0, 3.0].map(|value| vec![value; 50_000]);
+    let (mut gathered, mut exchanged) = ([[0_u32; 3]; 3], [[0_i32; 3]; 3]);
+    let (parts, sends) = ([[10_u32], [11], [12]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]]);
     nccl.group(|g| {
         for (comm, sum) in comms.iter().zip(&mut sums) {
             comm.all_reduce_in_place(sum, ReduceOp::Sum, g.stream(STREAM))?;
         }
-        for ((comm, part), all) in comms.iter().zip(&parts).zip(&mut gathered) {
-            comm.all_gather(part, all, g.stream(STREAM))?;
+        for (comm, (all, recv)) in comms.iter().zip(gathered.iter_mut().zip(&mut exchanged)) {
+            comm.all_gather(&parts[comm.rank()], all, g.stream(STREAM))?;
+            comm.all_to_all(&sends[comm.rank()], recv, g.stream(STREAM))?;
         }
         Ok(())
     })
     .unwrap();
-    assert!(sums.iter().all(|sum| *sum == reduced::<f32>(ReduceOp::Sum, 3, 50_000)));
-    assert_eq!(gathered, [[10, 11, 12]; 3]);
-}
-
-// Regression: monarch's all_to_all does not check what it writes to.
-fn all_to_all_gather_and_scatter_move_every_part(nccl: &Nccl) {
-    const COUNT: usize = 1000;
-    for size in [1, 3] {
-        on_threads(nccl, size, |comm| check_exchanges(&comm, COUNT));
-        // In groups.
-        let comms = of_one_thread(nccl, size);
-        let sends: Vec<Vec<i32>> = (0..size).map(|rank| filled(rank, 5 * size)).collect();
-        let mut recvs = vec![vec![0; 5 * size]; size];
-        nccl.group(|g| {
-            comms
-                .iter()
-                .zip(&sends)
-                .zip(&mut recvs)
-                .try_for_each(|((comm, send), recv)| comm.all_to_all(send, recv, g.stream(STREAM)))
-        })
-        .unwrap();
-        for (rank, recv) in recvs.iter().enumerate() {
-            let expected: Vec<i32> = sends.iter().flat_map(|send| send[rank * 5..][..5].to_vec()).collect();
-            assert_eq!(*recv, expected);
-        }
-    }
-}
-
-fn check_exchanges(comm: &Communicator, count: usize) {
-    let (rank, size) = (comm.rank(), comm.size());
-    let part =
-        |sender: usize, part: usize| filled::<f32>(sender, count * size)[part * count..][..count].to_vec();
-    let whole = filled::<f32>(rank, count * size);
-
-    let mut recv = vec![0.0; count * size];
-    comm.all_to_all(&whole, &mut recv, STREAM).unwrap();
-    let expected: Vec<f32> = (0..size).flat_map(|sender| part(sender, rank)).collect();
-    assert_eq!(recv, expected);
-
-    for root in 0..size {
-        let mut gathered = if rank == root { vec![0.0; count * size] } else { Vec::new() };
-        comm.gather(&whole[..count], &mut gathered, root, STREAM).unwrap();
-        if rank == root {
-            let expected: Vec<f32> = (0..size).flat_map(|sender| part(sender, 0)).collect();
-            assert_eq!(gathered, expected);
-        }
-
-        let send = if rank == root { &whole[..] } else { &[] };
-        let mut scattered = vec![0.0; count];
-        comm.scatter(send, &mut scattered, root, STREAM).unwrap();
-        assert_eq!(scattered, part(root, rank));
-
-        // In place: on the root all parts, on the others one.
-        let own = |rank: usize| part(rank, rank);
-        let mut buffer = if rank == root { vec![0.0; count * size] } else { own(rank) };
-        if rank == root {
-            buffer[rank * count..][..count].copy_from_slice(&own(rank));
-        }
-        comm.gather_in_place(&mut buffer, root, STREAM).unwrap();
-        let all: Vec<f32> = (0..size).flat_map(own).collect();
-        assert_eq!(buffer, if rank == root { all } else { own(rank) });
-
-        let mut buffer = if rank == root { whole.clone() } else { vec![0.0; count] };
-        comm.scatter_in_place(&mut buffer, root, STREAM).unwrap();
-        assert_eq!(buffer, if rank == root { whole.clone() } else { part(root, rank) });
-    }
-    let short = comm.all_to_all(&whole, &mut recv[..count * size - 1], STREAM).unwrap_err();
-    assert!(short.to_string().starts_with("all_to_all: the receive buffer holds "), "{short}");
-    let short = comm.gather(&whole, &mut recv[..count * size - 1], rank, STREAM).unwrap_err();
-    assert!(short.to_string().starts_with("gather: the root's receive buffer holds "), "{short}");
-    let short = comm.scatter(&whole[1..], &mut recv[..count], rank, STREAM).unwrap_err();
-    assert!(short.to_string().starts_with("scatter: the root's send buffer holds "), "{short}");
-    let beyond = comm.gather(&whole, &mut recv, size, STREAM).unwrap_err().to_string();
-    assert_eq!(beyond, format!("gather: root {size} is not below {size}, the communicator's size"));
+    assert!(sums.iter().flatten().all(|sum| *sum == 6.0));
+    assert_eq!((gathered, exchanged), ([[10, 11, 12]; 3], [[0, 3, 6], [1, 4, 7], [2, 5, 8]]));
 }
 
 /// Removes the functions that came with 2.28.3 and later.
@@ -303,7 +166,8 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     };
     // SAFETY: the functions of `nccl`, but for some that it lacks.
     let older = unsafe { Nccl::from_table("an older library", functions) }.unwrap();
-    all_to_all_gather_and_scatter_move_every_part(&older);
+    rooted_operations_reach_and_collect_from_all_ranks(&older);
+    operations_in_place_use_this_ranks_part(&older);
     longer_buffers_are_used_from_their_start(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::config::CollectiveConfig::new().max_ctas(1);

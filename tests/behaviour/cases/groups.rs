@@ -14,7 +14,6 @@ cases! {
     methods_while_group_is_open_are_invalid_usage,
     failed_closure_starts_nothing_and_fails_members,
     panic_in_group_starts_nothing_and_fails_members,
-    two_communicators_share_one_group,
     group_of_another_library_is_an_error,
     own_error_of_a_try_group_cancels_it,
     abort_of_any_member_ends_a_group,
@@ -108,19 +107,6 @@ fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
     assert_eq!(buffer, [5]);
     assert_failed(&comms[0]);
     assert_works(nccl, &of_one_thread(nccl, 2));
-}
-
-fn two_communicators_share_one_group(nccl: &Nccl) {
-    let (one, other) = (of_one_thread(nccl, 2), of_one_thread(nccl, 3));
-    let mut ones = vec![[1_i64; 9]; 5];
-    nccl.group(|g| {
-        let comms = one.iter().chain(&other);
-        comms
-            .zip(&mut ones)
-            .try_for_each(|(comm, buffer)| comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM)))
-    })
-    .unwrap();
-    assert_eq!(ones, [[2; 9], [2; 9], [3; 9], [3; 9], [3; 9]]);
 }
 
 fn group_of_another_library_is_an_error(nccl: &Nccl) {

@@ -1,8 +1,5 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
@@ -20,7 +17,6 @@ cases! {
     nonblocking_communicator_uses_a_window,
     put_signal_writes_next_ranks_window,
     window_memory_in_use_by_peers_is_kept,
-    window_memory_after_failed_registration_is_kept,
 }
 
 fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
@@ -232,41 +228,6 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
                     assert!(matches!(buffer.free(), Err(Error::InvalidUsage { .. })));
                 }
             }
-        });
-    }
-}
-
-/// Rank 0 gives up a registration in which rank 1 then takes part.
-fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
-    const MOMENT: Duration = Duration::from_millis(300);
-    for is_dropped in [false, true] {
-        let (given_up, is_given_up) = mpsc::channel();
-        let (put, is_put) = mpsc::channel();
-        let id = nccl.unique_id().unwrap();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                let comm = nccl.communicator(2, 1, &id).init().unwrap();
-                let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-                is_given_up.recv().unwrap();
-                if let Ok(window) = register(&comm, &mut buffer, WindowFlags::DEFAULT) {
-                    let put = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM);
-                    assert!(put.is_err(), "put into a window that was given up");
-                }
-                put.send(()).unwrap();
-            });
-            let comm = nccl.communicator(2, 0, &id).timeout(MOMENT).init().unwrap();
-            let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-            buffer.as_mut_slice().unwrap().fill(7);
-            let address = buffer.as_ptr();
-            let timeout = register(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop);
-            assert!(matches!(timeout, Err(Error::Timeout { .. })), "{timeout:?}");
-            assert!(buffer.as_slice().is_none());
-            if is_dropped {
-                drop(buffer);
-            }
-            given_up.send(()).unwrap();
-            is_put.recv().unwrap();
-            assert!(mapped(address.addr()).is_some(), "the memory was freed");
         });
     }
 }

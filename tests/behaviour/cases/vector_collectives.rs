@@ -11,7 +11,6 @@ cases! {
     send_recv_passes_messages_around_a_ring,
     send_recv_in_a_group_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
-    vector_collectives_in_place_move_every_part_but_the_ranks_own,
     vector_collectives_with_zero_counts_wait_for_nobody,
     wrong_counts_are_an_error_that_names_them,
 }
@@ -114,40 +113,6 @@ fn vector_collectives_move_every_part(nccl: &Nccl) {
             };
             let expected: Vec<i64> = (0..4).flat_map(part).chain([-1]).collect();
             assert_eq!(recv, expected, "all_to_all_v, {counts:?}, rank {rank}");
-        }
-    });
-}
-
-fn vector_collectives_in_place_move_every_part_but_the_ranks_own(nccl: &Nccl) {
-    on_threads(nccl, 4, |comm| {
-        for counts in &COUNTS {
-            let (rank, all) = (comm.rank(), of_all(counts));
-            let (total, own) = (all.len() - 1, start(counts, rank)..start(counts, rank) + counts[rank]);
-            let mine = elements(rank, counts[rank]);
-            // The counts of the root are ignored on the other ranks.
-            let is_root = rank == ROOT;
-            let of_root = if is_root { &counts[..] } else { &[][..] };
-
-            let mut filled = vec![-1; total + 1];
-            filled[own.clone()].copy_from_slice(&mine);
-            let mut buffer = filled.clone();
-            comm.all_gather_v_in_place(&mut buffer, counts, STREAM).unwrap();
-            assert_eq!(buffer, all, "all_gather_v_in_place, {counts:?}, rank {rank}");
-            let mut buffer = if is_root { filled } else { mine.clone() };
-            comm.gather_v_in_place(&mut buffer, of_root, ROOT, STREAM).unwrap();
-            assert_eq!(
-                buffer,
-                if is_root { all } else { mine },
-                "gather_v_in_place, {counts:?}, rank {rank}"
-            );
-            let scattered = elements(ROOT, total);
-            let mut buffer = if is_root { scattered.clone() } else { vec![-1; counts[rank]] };
-            comm.scatter_v_in_place(&mut buffer, of_root, ROOT, STREAM).unwrap();
-            let expected = if is_root { &scattered[..] } else { &scattered[own.clone()] };
-            assert_eq!(buffer, expected, "scatter_v_in_place, {counts:?}, rank {rank}");
-            let mut buffer = elements(rank, total);
-            comm.reduce_scatter_v_in_place(&mut buffer, counts, ReduceOp::Sum, STREAM).unwrap();
-            assert_eq!(buffer[own.clone()], sums(own), "reduce_scatter_v_in_place, {counts:?}, rank {rank}");
         }
     });
 }

@@ -7,12 +7,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr;
 
+use libnccl::config::Encryption;
 use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::error::ResultCode;
-use libnccl::config::Encryption;
 use libnccl::{Config, Error, Nccl, UniqueId, Version, sys};
 
-use crate::outcome::{Found, Outcome, code, ensure, report};
+use crate::{Found, Outcome, code, ensure, report};
 
 type Check = fn(&Library) -> Outcome;
 
