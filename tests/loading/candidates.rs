@@ -20,20 +20,6 @@ fn touch(file: &Path) {
     fs::write(file, "").unwrap();
 }
 
-/// Creates an executable file.
-fn touch_program(file: &Path) {
-    touch(file);
-    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-/// Creates a virtual environment with the package, as `python3 -m venv` does: `python3` is a link out of it.
-fn virtual_environment(prefix: &Path, python: &Path) {
-    touch(&prefix.join("pyvenv.cfg"));
-    touch(&prefix.join(SITE));
-    fs::create_dir_all(prefix.join("bin")).unwrap();
-    symlink(python, prefix.join("bin/python3")).unwrap();
-}
-
 fn search(environment: &[(&str, &Path)]) -> Vec<Candidate> {
     let value = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
     candidates(|name: &str| value(name).ok_or("not set")).collect()
@@ -43,6 +29,44 @@ fn search(environment: &[(&str, &Path)]) -> Vec<Candidate> {
 fn named(environment: &[(&str, &Path)], place: &str) -> Vec<Result<PathBuf, &'static str>> {
     let found = search(environment).into_iter().filter(|candidate| candidate.source == place);
     found.map(|candidate| candidate.path).collect()
+}
+
+/// A directory with files and links.
+struct Tree {
+    _directory: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Tree {
+    /// Creates files: executable ones end with `*`, and links are written `link -> target`.
+    fn new(files: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(directory.path()).unwrap();
+        for file in files {
+            if let Some((link, target)) = file.split_once(" -> ") {
+                fs::create_dir_all(root.join(link).parent().unwrap()).unwrap();
+                symlink(root.join(target), root.join(link)).unwrap();
+                continue;
+            }
+            let path = root.join(file.trim_end_matches('*'));
+            touch(&path);
+            if file.ends_with('*') {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        Self { _directory: directory, root }
+    }
+
+    /// Returns these directories as a list such as `PATH`; an empty name is an empty entry.
+    fn list(&self, directories: &[&str]) -> PathBuf {
+        let absolute = |name: &&str| if name.is_empty() { PathBuf::new() } else { self.root.join(name) };
+        std::env::join_paths(directories.iter().map(absolute)).unwrap().into()
+    }
+
+    fn assert_named(&self, variable: &str, value: &Path, place: &str, expected: &[&str]) {
+        let expected: Vec<_> = expected.iter().map(|file| Ok(self.root.join(file))).collect();
+        assert_eq!(named(&[(variable, value)], place), expected, "{variable}={}", value.display());
+    }
 }
 
 #[test]
@@ -62,60 +86,43 @@ fn places_of_an_empty_environment_are_in_the_documented_order_with_their_reasons
     assert_eq!(places, expected);
 }
 
-/// The link of `bin/python3` leads out of the environment.
 #[test]
-fn virtual_environment_on_path_is_found_without_virtual_env() {
-    let directory = tempfile::tempdir().unwrap();
-    let (environment, python) = (directory.path().join("venv"), directory.path().join("python"));
-    touch_program(&python.join("bin/python3"));
-    touch(&python.join(SITE));
-    virtual_environment(&environment, &python.join("bin/python3"));
-    let path = std::env::join_paths([environment.join("bin"), python.join("bin")]).unwrap();
-    let path = Path::new(&path);
-    assert_eq!(named(&[("PATH", path)], ON_PATH), [Ok(environment.join(SITE))]);
+fn packages_of_the_first_python_on_path_are_found() {
+    const ENVIRONMENT: &str = "venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+    const PYTHON: &str = "python/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+    // `python3 -m venv` makes `python3` a link out of the environment.
+    let venv = [
+        "venv/pyvenv.cfg",
+        ENVIRONMENT,
+        "python/bin/python3*",
+        PYTHON,
+        "venv/bin/python3 -> python/bin/python3",
+    ];
+    let tree = Tree::new(&venv);
+    tree.assert_named("PATH", &tree.list(&["venv/bin", "python/bin"]), ON_PATH, &[ENVIRONMENT]);
     // An image may have the packages alone, without the Python that installed them.
-    fs::remove_dir_all(&python).unwrap();
-    assert_eq!(named(&[("PATH", path)], ON_PATH), [Ok(environment.join(SITE))]);
-}
+    fs::remove_dir_all(tree.root.join("python")).unwrap();
+    tree.assert_named("PATH", &tree.list(&["venv/bin", "python/bin"]), ON_PATH, &[ENVIRONMENT]);
 
-#[test]
-fn python_on_path_outside_of_an_environment_is_followed_to_its_prefix() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    touch_program(&root.join("python/bin/python3.12"));
-    touch(&root.join("python").join(SITE));
-    fs::create_dir_all(root.join("links/bin")).unwrap();
-    symlink(root.join("python/bin/python3.12"), root.join("links/bin/python3")).unwrap();
-    let path = std::env::join_paths([root.join("empty"), root.join("links/bin")]).unwrap();
-    assert_eq!(named(&[("PATH", Path::new(&path))], ON_PATH), [Ok(root.join("python").join(SITE))]);
-}
+    // Outside of an environment, a link is followed to its prefix.
+    let tree = Tree::new(&["python/bin/python3.12*", PYTHON, "links/bin/python3 -> python/bin/python3.12"]);
+    tree.assert_named("PATH", &tree.list(&["empty", "links/bin"]), ON_PATH, &[PYTHON]);
 
-#[test]
-fn relative_directory_on_path_does_not_count() {
-    let directory = tempfile::tempdir().unwrap();
-    let environment = fs::canonicalize(directory.path()).unwrap();
-    virtual_environment(&environment, Path::new("/usr/bin/python3"));
+    // A shell would start neither a directory nor a text.
+    let tree = Tree::new(&["directory/bin/python3/file", "text/bin/python3", "python/bin/python3*", PYTHON]);
+    let path = tree.list(&["", "directory/bin", "text/bin", "python/bin", ""]);
+    tree.assert_named("PATH", &path, ON_PATH, &[PYTHON]);
+    // A relative directory does not count.
     let depth = std::env::current_dir().unwrap().ancestors().count() - 1;
-    let relative = Path::new(&"../".repeat(depth)).join(environment.strip_prefix("/").unwrap()).join("bin");
+    let relative =
+        Path::new(&"../".repeat(depth)).join(tree.root.strip_prefix("/").unwrap()).join("python/bin");
     assert!(relative.is_relative() && relative.is_dir());
-    assert_eq!(named(&[("PATH", &relative)], ON_PATH), [Err("no python3 there")]);
-    assert_eq!(named(&[("PATH", &environment.join("bin"))], ON_PATH), [Ok(environment.join(SITE))]);
-}
-
-#[test]
-fn python3_that_a_shell_would_not_start_does_not_end_the_search() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    fs::create_dir_all(root.join("directory/bin/python3")).unwrap();
-    touch(&root.join("text/bin/python3"));
-    touch(&root.join("text").join(SITE));
-    touch_program(&root.join("program/bin/python3"));
-    touch(&root.join("program").join(SITE));
-    let path = ["", "directory/bin", "text/bin", "program/bin", ""];
-    let path = path.map(|entry| if entry.is_empty() { PathBuf::new() } else { root.join(entry) });
-    let path = std::env::join_paths(path).unwrap();
-    assert_eq!(named(&[("PATH", Path::new(&path))], ON_PATH), [Ok(root.join("program").join(SITE))]);
-    assert_eq!(named(&[("PATH", Path::new(":"))], ON_PATH), [Err("no python3 there")]);
+    for path in [&*relative, Path::new(":")] {
+        assert_eq!(named(&[("PATH", path)], ON_PATH), [Err("no python3 there")]);
+    }
+    let tree = Tree::new(&["bin/python3 -> /usr/bin/env"]);
+    let reason = "is the system's Python, whose packages come later";
+    assert_eq!(named(&[("PATH", &tree.root.join("bin"))], ON_PATH), [Err(reason)]);
 }
 
 #[test]
@@ -140,32 +147,32 @@ fn pythonpath_gives_the_package_of_each_absolute_directory() {
 
 #[test]
 fn rccl_is_found_in_the_packages_of_every_python() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path();
+    let tree = Tree::new(&[
+        "target/_rocm_sdk_libraries/lib/librccl.so.1",
+        "target/_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1.0",
+        "target/torch/lib/librccl.so",
+        // RCCL is not there.
+        "target/_rocm_sdk_core/lib/librccl.so.1",
+        "target/_rocm_sdk_libraries_gfx110X/lib/libamdhip64.so",
+        "python/pyvenv.cfg",
+        "python/lib/python3/dist-packages/torch/lib/librccl.so",
+    ]);
     let expected = [
-        ("PYTHONPATH", "target", "target/_rocm_sdk_libraries/lib/librccl.so.1"),
-        ("PYTHONPATH", "target", "target/_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1.0"),
-        ("PYTHONPATH", "target", "target/torch/lib/librccl.so"),
-        ("VIRTUAL_ENV", "a", "a/lib/python3.12/site-packages/torch/lib/librccl.so"),
-        ("PATH", "b/bin", "b/lib/python3.12/site-packages/_rocm_sdk_libraries/lib/librccl.so.1"),
-        ("CONDA_PREFIX", "c", "c/lib/python3.12/site-packages/torch/lib/librccl.so"),
-        ("PYTHONUSERBASE", "d", "d/lib/python3/dist-packages/torch/lib/librccl.so"),
+        "target/_rocm_sdk_libraries/lib/librccl.so.1",
+        "target/_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1.0",
+        "target/torch/lib/librccl.so",
     ];
-    expected.iter().for_each(|(_, _, file)| touch(&root.join(file)));
-    touch(&root.join("b/pyvenv.cfg"));
-    // RCCL is not there.
-    touch(&root.join("target/_rocm_sdk_core/lib/librccl.so.1"));
-    touch(&root.join("target/_rocm_sdk_libraries_gfx110X/lib/libamdhip64.so"));
-    for variable in ["PYTHONPATH", "VIRTUAL_ENV", "PATH", "CONDA_PREFIX", "PYTHONUSERBASE"] {
-        let own: Vec<_> = expected.iter().filter(|(name, ..)| *name == variable).collect();
-        let files: Vec<_> = own.iter().map(|(.., file)| Ok(root.join(file))).collect();
-        assert_eq!(named(&[(variable, &root.join(own[0].1))], ROCM_PACKAGES), files, "{variable}");
+    tree.assert_named("PYTHONPATH", &tree.root.join("target"), ROCM_PACKAGES, &expected);
+    let expected = ["python/lib/python3/dist-packages/torch/lib/librccl.so"];
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONUSERBASE"] {
+        tree.assert_named(variable, &tree.root.join("python"), ROCM_PACKAGES, &expected);
     }
+    tree.assert_named("PATH", &tree.root.join("python/bin"), ROCM_PACKAGES, &expected);
 }
 
 /// A package may lack the links that the dynamic linker looks for.
 #[test]
-fn home_with_full_versions_alone_gives_the_newest() {
+fn directory_with_full_versions_alone_gives_the_newest() {
     let directory = tempfile::tempdir().unwrap();
     let (home, lib) = (directory.path(), directory.path().join("lib"));
     let found = || named(&[("NCCL_HOME", home)], "NCCL_HOME")[0].clone().unwrap();
@@ -182,38 +189,33 @@ fn home_with_full_versions_alone_gives_the_newest() {
 }
 
 #[test]
-fn toolkit_has_libraries_for_the_architecture_in_targets() {
-    let directory = tempfile::tempdir().unwrap();
+fn library_is_found_in_the_directory_of_each_variable() {
     let target = if cfg!(target_arch = "aarch64") { "sbsa-linux" } else { "x86_64-linux" };
-    let file = directory.path().join("targets").join(target).join("lib/libnccl.so.2");
-    touch(&file);
-    // Libraries for another machine.
-    touch(&directory.path().join("targets/other-linux/lib/libnccl.so.2"));
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        let found: Vec<_> = named(&[(variable, directory.path())], variable);
-        assert_eq!(found[0], Ok(file.clone()), "{variable}");
-        assert_eq!(found.last(), Some(&Ok(directory.path().join("lib64/libnccl.so.2"))), "{variable}");
-        let existing = found.iter().flatten().filter(|file| file.exists());
-        assert_eq!(existing.count(), 1, "{found:?}");
+    let in_target = format!("targets/{target}/lib/libnccl.so.2");
+    for (variable, file) in [
+        ("NCCL_HOME", "lib/libnccl.so.2.16.2"),
+        ("NCCL_ROOT", "lib64/libnccl.so.2"),
+        ("NCCL_ROOT_DIR", "lib/libnccl.so"),
+        ("CUDA_HOME", "lib64/libnccl.so.2.16.2"),
+        ("CUDA_PATH", &in_target),
+        ("NVHPC_ROOT", "comm_libs/nccl/lib/libnccl.so.2"),
+        ("CONDA_PREFIX", "lib/libnccl.so.2"),
+        ("ROCM_PATH", "lib/librccl.so.1.0.70002"),
+    ] {
+        // Libraries for another machine are not taken.
+        let tree = Tree::new(&[file, "targets/other-linux/lib/libnccl.so.2"]);
+        let mut found = named(&[(variable, &tree.root)], variable);
+        found.retain(|candidate| candidate.as_ref().is_ok_and(|file| file.exists()));
+        assert_eq!(found, [Ok(tree.root.join(file))], "{variable}");
     }
 }
 
 #[test]
-fn system_python_on_path_leaves_its_packages_to_a_later_place() {
-    let directory = tempfile::tempdir().unwrap();
-    symlink("/usr/bin/env", directory.path().join("python3")).unwrap();
-    let reason = "is the system's Python, whose packages come later";
-    assert_eq!(named(&[("PATH", directory.path())], ON_PATH), [Err(reason)]);
-}
-
-#[test]
 fn user_packages_are_those_of_pythonuserbase_before_those_of_home() {
-    let directory = tempfile::tempdir().unwrap();
-    let (base, home) = (directory.path().join("base"), directory.path().join("home"));
-    touch(&base.join(SITE));
-    touch(&home.join(".local").join(SITE));
-    let both = [("HOME", &*home), ("PYTHONUSERBASE", &*base)];
-    assert_eq!(named(&both, USER), [Ok(base.join(SITE))]);
+    let tree = Tree::new(&[&format!("base/{SITE}"), &format!("home/.local/{SITE}")]);
+    let (base, home) = (tree.root.join("base"), tree.root.join("home"));
+    assert_eq!(named(&[("HOME", &home), ("PYTHONUSERBASE", &base)], USER), [Ok(base.join(SITE))]);
+    assert_eq!(named(&[("HOME", &home)], USER), [Ok(home.join(".local").join(SITE))]);
 }
 
 #[test]
@@ -227,14 +229,10 @@ fn system_packages_are_those_below_usr_local_then_usr() {
 
 #[test]
 fn python_packages_include_those_of_debian() {
-    let directory = tempfile::tempdir().unwrap();
-    let lib = directory.path().join("lib");
-    let files = ["python3.11/dist-packages", "python3/dist-packages", "python3.11/site-packages"]
-        .map(|packages| lib.join(packages).join(IN_PACKAGES));
-    files.iter().for_each(|file| touch(file));
-    touch(&lib.join("python2.7/dist-packages").join(IN_PACKAGES));
-    let mut expected = files.to_vec();
-    expected.sort();
-    let expected: Vec<_> = expected.into_iter().map(Ok).collect();
-    assert_eq!(named(&[("VIRTUAL_ENV", directory.path())], "VIRTUAL_ENV"), expected);
+    let files = ["python3/dist-packages", "python3.11/dist-packages", "python3.11/site-packages"]
+        .map(|packages| format!("lib/{packages}/{IN_PACKAGES}"));
+    let files = files.each_ref().map(String::as_str);
+    let older = format!("lib/python2.7/dist-packages/{IN_PACKAGES}");
+    let tree = Tree::new(&[&files[..], &[&older]].concat());
+    tree.assert_named("VIRTUAL_ENV", &tree.root, "VIRTUAL_ENV", &files);
 }

@@ -194,44 +194,6 @@ fn system_has_a_library() -> bool {
     load_with(&[]).contains("loaded ")
 }
 
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_finds_the_library_in_the_directory_of_each_variable() {
-    if system_has_a_library() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build_without_hip(&root, "libnccl.so.2");
-    let in_targets = if cfg!(target_arch = "aarch64") {
-        "targets/sbsa-linux/lib/libnccl.so.2"
-    } else {
-        "targets/x86_64-linux/lib/libnccl.so.2"
-    };
-    for (variable, source, name) in [
-        // `pip install --target` has put it there.
-        ("PYTHONPATH", "PYTHONPATH", "nvidia/nccl/lib/libnccl.so.2"),
-        ("NCCL_HOME", "NCCL_HOME", "lib/libnccl.so.2.16.2"),
-        ("NCCL_ROOT", "NCCL_ROOT", "lib64/libnccl.so.2"),
-        ("NCCL_ROOT_DIR", "NCCL_ROOT_DIR", "lib/libnccl.so"),
-        ("CUDA_HOME", "CUDA_HOME", "lib64/libnccl.so.2.16.2"),
-        ("CUDA_PATH", "CUDA_PATH", "lib64/libnccl.so.2"),
-        ("CUDA_HOME", "CUDA_HOME", in_targets),
-        ("NVHPC_ROOT", "NVHPC_ROOT", "comm_libs/nccl/lib/libnccl.so.2"),
-        ("PYTHONPATH", "ROCm's Python packages", "_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1"),
-        ("VIRTUAL_ENV", "ROCm's Python packages", "lib/python3.12/site-packages/torch/lib/librccl.so"),
-        ("ROCM_PATH", "ROCM_PATH", "lib/librccl.so.1.0.70002"),
-    ] {
-        let home = tempfile::tempdir_in(&root).unwrap();
-        let file = home.path().join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::copy(&library, &file).unwrap();
-        let printed = load_with(&[(variable, home.path())]);
-        let expected = format!("path: {file:?}, source: {source:?}");
-        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
-    }
-}
-
 /// The dynamic linker does not look for such names.
 #[test]
 #[cfg_attr(any(nccl_linked, not(target_env = "gnu")), ignore = "the dynamic linker itself searches")]

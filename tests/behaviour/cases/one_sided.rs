@@ -1,6 +1,5 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
-
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
