@@ -9,7 +9,7 @@ fn run(example: &str, ranks: &str) -> String {
     run_with(None, example, &[ranks])
 }
 
-/// Returns what an example prints that finds its libraries in a folder first.
+/// Returns what an example prints that finds its libraries in a directory first.
 fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> String {
     let output = execute(libraries, example, arguments, &[]);
     let (printed, complaint) =
@@ -28,12 +28,12 @@ fn execute(
     let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     program.push(example);
     assert!(program.exists(), "cargo build --examples makes {}", program.display());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
     }
-    command.args(arguments).envs(variables.iter().copied()).current_dir(&folder).output().unwrap()
+    command.args(arguments).envs(variables.iter().copied()).current_dir(&directory).output().unwrap()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Observers: what they are told, in which order, and that none of them does harm.
+//! Observers: the events they receive, their order, and that no observer does harm.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use libnccl_test_support::init_in_group;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
-/// Keeps what it is told as text.
+/// Records events as text.
 #[derive(Default)]
 struct Diary(Mutex<Vec<String>>);
 
@@ -46,7 +46,7 @@ impl Observer for Diary {
     }
 }
 
-/// Panics whatever it is told.
+/// Panics at every event.
 struct Panicking;
 
 impl Observer for Panicking {
@@ -75,7 +75,7 @@ fn observed(nccl: &Nccl) -> (Arc<Diary>, Communicator) {
 }
 
 #[test]
-fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
+fn observer_is_notified_of_operations_groups_and_the_lifetime_of_a_communicator() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     let [mut sum, mut maximum] = [[1_i32; 3], [2; 3]];
@@ -104,7 +104,7 @@ fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
 }
 
 #[test]
-fn call_is_told_with_its_values() {
+fn observer_is_notified_of_the_values_of_a_call() {
     #[derive(Default)]
     struct Values(Mutex<Vec<String>>);
     impl Observer for Values {
@@ -144,7 +144,7 @@ fn call_is_told_with_its_values() {
 }
 
 #[test]
-fn refused_operation_is_not_told() {
+fn observer_is_not_notified_of_a_refused_operation() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
@@ -161,7 +161,7 @@ fn refused_operation_is_not_told() {
 }
 
 #[test]
-fn failed_group_is_told_once_with_all_its_operations() {
+fn observer_is_notified_once_of_a_failed_group() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
@@ -375,7 +375,7 @@ fn panic_of_an_observer_does_no_harm() {
     nccl.group(|g| comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, g.stream(STREAM))).unwrap();
     assert_eq!(sum, [1; 2]);
     comm.destroy().unwrap();
-    // The one after it was told of everything.
+    // The one after it received every event.
     assert_eq!(diary.take().len(), 6);
 }
 
@@ -418,9 +418,9 @@ fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
     aborting.0.set(comm.abort_handle()).unwrap();
     let _ = comm.barrier(&mut [0_u8], STREAM);
     assert!(matches!(comm.barrier(&mut [0_u8], STREAM), Err(Error::Aborted { .. })));
-    let told = diary.take();
-    assert!(told.contains(&"rank 0 of 1: Aborted".to_owned()) && told[1] == "1 barrier", "{told:?}");
-    assert!(told.last().unwrap().starts_with("1 to 1"), "{told:?}");
+    let events = diary.take();
+    assert!(events.contains(&"rank 0 of 1: Aborted".to_owned()) && events[1] == "1 barrier", "{events:?}");
+    assert!(events.last().unwrap().starts_with("1 to 1"), "{events:?}");
 }
 
 #[test]
@@ -441,7 +441,7 @@ fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
 }
 
 #[test]
-fn observers_are_part_of_the_options_and_none_that_nccl_knows() {
+fn observers_are_part_of_the_options_but_not_passed_to_nccl() {
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     let config = Config::new().observer(observer.clone());
     assert_eq!(config, config.clone());

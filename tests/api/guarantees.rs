@@ -224,12 +224,12 @@ fn anchors(markdown: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the pages of a folder, and of those in it.
-fn pages(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+/// Returns the pages of a directory, and of those in it.
+fn pages(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let own = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    own.chain(folders.iter().flat_map(|folder| pages(folder))).collect()
+    own.chain(directories.iter().flat_map(|directory| pages(directory))).collect()
 }
 
 #[test]

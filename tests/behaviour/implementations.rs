@@ -19,7 +19,7 @@ pub(crate) fn all() -> Vec<Implementation> {
 
 #[cfg(feature = "dlopen")]
 fn cpu_shared_object() -> Result<Nccl, String> {
-    // SAFETY: built from crates/cpu-so, beside this program.
+    // SAFETY: built from crates/cpu-so, next to this program.
     unsafe { Nccl::open(libnccl_test_support::shared_object("nccl_cpu")) }.map_err(|e| e.to_string())
 }
 
@@ -30,7 +30,7 @@ fn real() -> Result<Nccl, String> {
         // Two NCCLs in one process interpose: its internal calls would end up in the linked one.
         return Err("another library is linked".into());
     }
-    // SAFETY: whoever set the variable says that it is NCCL.
+    // SAFETY: the variable names a NCCL library.
     Ok(unsafe { Nccl::open(file) }.expect("LIBNCCL_TEST_LIBRARY can be loaded"))
 }
 
@@ -46,7 +46,7 @@ fn real() -> Result<Nccl, String> {
 
 #[cfg(nccl_linked)]
 fn linked() -> Result<Nccl, String> {
-    Ok(Nccl::linked().expect("a linked library answers its version"))
+    Ok(Nccl::linked().expect("a linked library returns its version"))
 }
 
 #[cfg(not(nccl_linked))]

@@ -30,10 +30,10 @@ mod report {
 
     /// Writes the text into a header in a new directory.
     fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let header = folder.path().join("nccl.h");
+        let directory = tempfile::tempdir().unwrap();
+        let header = directory.path().join("nccl.h");
         fs::write(&header, text).unwrap();
-        (folder, header)
+        (directory, header)
     }
 
     fn run_text(text: &str, is_strict: bool) -> Result<Report, String> {
@@ -50,15 +50,15 @@ mod report {
 
     #[test]
     fn path_that_names_no_header_is_refused() {
-        let (folder, header) = written("");
-        let missing = folder.path().join("absent.h");
+        let (directory, header) = written("");
+        let missing = directory.path().join("absent.h");
         let cases = [
             (Path::new("nccl.h"), "is \"nccl.h\"; expected an absolute path".to_string()),
             (
                 &missing,
                 format!("is {missing:?}, which cannot be read: No such file or directory (os error 2)"),
             ),
-            (folder.path(), format!("is {:?}, which is not a file; expected a header", folder.path())),
+            (directory.path(), format!("is {:?}, which is not a file; expected a header", directory.path())),
         ];
         for (path, expected) in cases {
             let error = run(checkout(), path.as_os_str(), false).unwrap_err();
@@ -77,7 +77,7 @@ mod report {
             ("#include <absent.h>", "'absent.h' file not found"),
         ];
         for (text, expected) in cases {
-            let (_folder, header) = written(text);
+            let (_directory, header) = written(text);
             let error = run(checkout(), header.as_os_str(), false).unwrap_err();
             assert!(
                 error.starts_with(&format!("LIBNCCL_CHECK_HEADER is {header:?}, which cannot")),
@@ -93,9 +93,9 @@ mod report {
     #[test]
     fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
         let Some(()) = libclang() else { return };
-        let (folder, header) = written(OURS);
+        let (directory, header) = written(OURS);
         for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
-            fs::write(folder.path().join(other), "#error not this one").unwrap();
+            fs::write(directory.path().join(other), "#error not this one").unwrap();
         }
         let report = run(checkout(), header.as_os_str(), true).unwrap();
         assert_eq!(report.list, "");

@@ -1,4 +1,4 @@
-//! The CUDA context of the thread that ends a communicator, with a stand-in for the CUDA driver, which the process keeps.
+//! The CUDA context of the thread that ends a communicator, with a fake CUDA driver, which the process keeps.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -27,8 +27,8 @@ unsafe extern "C" {
 /// Compiles the driver and loads it, as NCCL does.
 fn load_driver() -> *mut c_void {
     const RTLD_NOW: c_int = 2;
-    let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("cuda.c"), folder.path().join("libcuda.so.1"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, library) = (directory.path().join("cuda.c"), directory.path().join("libcuda.so.1"));
     std::fs::write(&source, DRIVER).unwrap();
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).args([&library, &source]);
@@ -49,8 +49,8 @@ fn function(driver: *mut c_void, name: &CStr) -> *mut c_void {
 
 /// NCCL makes the thread's device current again, which would be device 0 on a new thread.
 #[test]
-fn thread_that_ends_communicator_has_callers_context() {
-    if !is_own(module_path!(), "thread_that_ends_communicator_has_callers_context") {
+fn thread_that_destroys_a_communicator_has_the_callers_context() {
+    if !is_own(module_path!(), "thread_that_destroys_a_communicator_has_the_callers_context") {
         return;
     }
     let driver = load_driver();

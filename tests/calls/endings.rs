@@ -44,7 +44,7 @@ const HISTORIES: &[History] = &[
     ("nothing", |_, _| {}),
     ("work", |_, comm| work(comm).unwrap()),
     ("a failed call", |fixture, comm| {
-        fixture.fake.answer_once("ncclAllReduce", 0, 6);
+        fixture.fake.set_code_once("ncclAllReduce", 0, 6);
         work(comm).unwrap_err();
     }),
     ("a failed group", |fixture, comm| {
@@ -73,7 +73,7 @@ const HISTORIES: &[History] = &[
     }),
     ("an abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
     ("a child that could not be made", |fixture, comm| {
-        fixture.fake.answer_once("ncclCommSplit", 0, 3);
+        fixture.fake.set_code_once("ncclCommSplit", 0, 3);
         comm.split(Some(1), 0).init().unwrap_err();
     }),
 ];
@@ -101,9 +101,9 @@ fn every_ending_any_result_code_ends_handles_once() {
         for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
             for code in CODES {
                 let fixture = Fixture::new();
-                fixture.fake.answer(function, code);
+                fixture.fake.set_code(function, code);
                 end(fixture.spare());
-                fixture.close(&format!("{name}, {function} answers {code}"));
+                fixture.close(&format!("{name}, {function} returns {code}"));
             }
         }
     }
@@ -214,9 +214,9 @@ fn end_inside_open_group_is_not_part_of_it() {
 fn child_whose_creation_failed_is_not_ended() {
     for code in [1, 3, 6] {
         let fixture = Fixture::new();
-        fixture.fake.answer_once("ncclCommSplit", 0, code);
+        fixture.fake.set_code_once("ncclCommSplit", 0, code);
         fixture.comm.split(Some(1), 0).init().unwrap_err();
-        fixture.fake.answer_once("ncclCommShrink", 0, code);
+        fixture.fake.set_code_once("ncclCommShrink", 0, code);
         fixture.comm.shrink(&[0], libnccl::communicator::ShrinkMode::Default).init().unwrap_err();
         assert!(!fixture.fake.calls().contains(&"ncclCommAbort"));
         fixture.close("failed child");
@@ -228,7 +228,7 @@ fn child_whose_creation_failed_is_not_ended() {
 fn communicator_of_failed_group_is_not_ended() {
     for function in ["ncclGroupEnd", "ncclCommInitRank"] {
         let fixture = Fixture::new();
-        fixture.fake.answer_once(function, usize::from(function != "ncclGroupEnd"), 3);
+        fixture.fake.set_code_once(function, usize::from(function != "ncclGroupEnd"), 3);
         let mut pending = Vec::new();
         let failed = fixture.nccl.group(|g| {
             pending.push(fixture.nccl.communicator(4, 2, &id(1)).init_in(g)?);

@@ -322,7 +322,7 @@ fn error_text_of_any_bytes_is_copied() {
 }
 
 #[test]
-fn any_answer_of_ncclgetversion_loads_or_fails() {
+fn any_result_of_ncclgetversion_loads_or_fails() {
     for (code, output) in CODES.into_iter().flat_map(|code| Output::ALL.map(|output| (code, output))) {
         let context = format!("code {code}, {output:?}");
         let library = FakeNccl::new();
@@ -368,7 +368,7 @@ fn every_method_of_any_version_succeeds_or_is_unsupported() {
 fn unique_id_failure_is_reported_and_not_retried() {
     for code in failures() {
         let fake = FakeNccl::new();
-        fake.answer("ncclGetUniqueId", code);
+        fake.set_code("ncclGetUniqueId", code);
         let nccl = fake.nccl();
         for _ in 0..2 {
             let error = nccl.unique_id().unwrap_err();

@@ -37,7 +37,7 @@ impl Fixture {
     /// Creates communicators of a fake, with this timeout.
     pub(crate) fn of(fake: FakeNccl, timeout: Option<Duration>) -> Result<Self> {
         let nccl = fake.load()?;
-        // Asked once, when it is first needed: here, as this call is not a method's.
+        // Queried once, when first needed: here, as this call is not a method's.
         let _ = nccl.memory_space();
         let mut comms = match timeout {
             None => nccl.init_all(&[0, 1])?,

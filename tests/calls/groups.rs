@@ -74,7 +74,7 @@ fn failed_group_starts_nothing_and_returns_cause() {
     for (name, fails, text, fill) in FAILURES {
         let fixture = Fixture::new();
         if let Some(function) = fails {
-            fixture.fake.answer_once(function, 0, 6);
+            fixture.fake.set_code_once(function, 0, 6);
         }
         let error = fixture.nccl.group(|g| fill(g, &fixture)).unwrap_err();
         assert!(error.to_string().starts_with(text), "{name}: {error}");
@@ -127,12 +127,12 @@ fn operation_between_suspend_and_resume_is_refused() {
     let fixture = Fixture::new();
     let Fixture { fake, nccl, comm, .. } = &fixture;
     // Refused by NCCL, and by its absence.
-    fake.answer_once("ncclCommSuspend", 0, INVALID_USAGE);
+    fake.set_code_once("ncclCommSuspend", 0, INVALID_USAGE);
     comm.suspend().unwrap_err();
     work(comm).unwrap();
     // It may have freed some memory before it failed.
     for code in [SUCCESS, 1] {
-        fake.answer_once("ncclCommSuspend", 0, code);
+        fake.set_code_once("ncclCommSuspend", 0, code);
         assert_eq!(comm.suspend().is_ok(), code == SUCCESS);
         fake.take_started();
         for result in [work(comm), nccl.group(|g| grouped(g, comm)), comm.split(None, 0).init().map(drop)] {
@@ -161,7 +161,7 @@ fn failure_before_first_operation_leaves_members_usable() {
         });
         assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
     }
-    fixture.fake.answer_once("ncclGroupStart", 0, 3);
+    fixture.fake.set_code_once("ncclGroupStart", 0, 3);
     assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::Nccl { .. })));
     fixture.fake.take_log();
     work(&fixture.comm).unwrap();
@@ -174,7 +174,7 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
     for code in [SUCCESS, 2] {
         let fixture = Fixture::new();
         let spare = fixture.spare();
-        fixture.fake.answer_once("ncclGroupEnd", 0, code);
+        fixture.fake.set_code_once("ncclGroupEnd", 0, code);
         let result = fixture.nccl.group(|g| {
             grouped(g, &fixture.comm)?;
             grouped(g, &spare)?;
@@ -196,7 +196,7 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
 fn group_end_in_progress_waits_for_all_members() {
     let fixture = Fixture::new();
     let spare = fixture.spare();
-    fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fixture.fake.set_async_states([IN_PROGRESS, SUCCESS, IN_PROGRESS], SUCCESS);
     fixture
         .nccl
@@ -214,7 +214,7 @@ fn group_end_in_progress_waits_for_all_members() {
 #[test]
 fn failed_simulation_fails_its_members() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
+    fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
     let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
     assert!(matches!(error, Error::Nccl { call: "ncclGroupSimulateEnd", .. }), "{error}");
     assert!(work(&fixture.comm).is_err());
@@ -305,7 +305,7 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
 #[test]
 fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
     assert!(error.to_string().contains("NCCL has started the operations"), "{error}");
@@ -348,7 +348,7 @@ fn pending_communicator_is_ended_once() {
             assert!(matches!(pending.unwrap().finish(), Err(Error::InvalidUsage { .. })));
         }),
         ("with a group whose end fails", &|f| {
-            f.fake.answer_once("ncclGroupEnd", 0, 6);
+            f.fake.set_code_once("ncclGroupEnd", 0, 6);
             make(f).map(drop).unwrap_err();
         }),
         ("with a panic", &|f| {
@@ -373,7 +373,7 @@ fn pending_communicator_is_ended_once() {
 #[test]
 fn pending_communicator_finish_waits_while_in_progress() {
     let fixture = Fixture::new();
-    fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     pending.finish().unwrap();
@@ -400,7 +400,7 @@ fn group_left_open_by_failed_init_is_closed() {
     for (number, (function, act)) in acts.into_iter().enumerate() {
         let fixture = Fixture::new();
         fixture.fake.leave_group_open_on_failed_init();
-        fixture.fake.answer_once(function, 0, 1);
+        fixture.fake.set_code_once(function, 0, 1);
         let error = act(&fixture).unwrap_err();
         assert!(matches!(error, Error::Nccl { call, .. } if call == function), "{error}");
         work(&fixture.comm).unwrap();

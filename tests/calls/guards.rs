@@ -84,7 +84,7 @@ fn released(after: &str) -> [String; 2] {
 fn guard_lives_until_the_call_returns() {
     for code in [SUCCESS, 3] {
         let fixture = Fixture::new();
-        fixture.fake.answer_once("ncclAllReduce", 0, code);
+        fixture.fake.set_code_once("ncclAllReduce", 0, code);
         let (result, events) =
             events(&fixture, |send, recv| fixture.comm.all_reduce(send, recv, ReduceOp::Sum, stream()));
         assert_eq!(result.is_ok(), code == SUCCESS);
@@ -105,7 +105,7 @@ fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
         let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let recorded = RefCell::default();
         let tensor = Tensor { fake: &fake, name: "send", events: &recorded };
-        fake.answer_once("ncclSend", 0, IN_PROGRESS);
+        fake.set_code_once("ncclSend", 0, IN_PROGRESS);
         fake.set_async_states(states, SUCCESS);
         let result = comm.send(&tensor, 0, stream());
         assert_eq!(result.is_ok(), succeeds, "{result:?}");
@@ -126,7 +126,7 @@ fn guards_of_a_group_that_times_out_live_until_all_its_members_are_aborted() {
     let recorded = RefCell::default();
     let tensors = ["first", "second"].map(|name| Tensor { fake: &fake, name, events: &recorded });
     fake.set_async_states([], IN_PROGRESS);
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     let members = comms.iter().zip(&tensors);
     let ended = nccl.group(|g| {
         members.into_iter().try_for_each(|(comm, tensor)| comm.send(tensor, 0, g.stream(stream())))
@@ -153,7 +153,7 @@ fn guard_in_group_lives_until_its_end() {
     for ((name, fails, then), is_nested) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
         let fixture = Fixture::new();
         if let Some(function) = fails {
-            fixture.fake.answer_once(function, usize::from(is_nested && function == "ncclGroupEnd"), 1);
+            fixture.fake.set_code_once(function, usize::from(is_nested && function == "ncclGroupEnd"), 1);
         }
         let (result, events) = events(&fixture, |send, recv| {
             catch_unwind(AssertUnwindSafe(|| {
@@ -264,7 +264,7 @@ fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() 
         catch_unwind(AssertUnwindSafe(call)).unwrap_err();
         comm.send(send::<f32>(1), 0, stream()).unwrap();
         // A group still waits for it.
-        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
         fake.set_async_states([IN_PROGRESS], SUCCESS);
         nccl.group(|g| comm.send(send::<f32>(1), 0, g.stream(stream()))).unwrap();
         assert_eq!(fake.async_states_left(), 0);

@@ -1,4 +1,4 @@
-//! The exact C calls that the safe layer makes: for each method, for whatever NCCL returns and writes, and for each way in
+//! The exact C calls that the safe layer makes: for each method, for anything that NCCL returns and writes, and for each way in
 //! which a communicator may end.
 
 #[cfg(target_os = "linux")]

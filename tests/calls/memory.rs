@@ -76,7 +76,7 @@ fn assume_idle(buffer: &mut NcclBuffer<f32>) {
 }
 
 fn failing<R>(fake: &FakeNccl, function: &'static str, code: u32, act: impl FnOnce() -> R) -> R {
-    fake.answer(function, code);
+    fake.set_code(function, code);
     let result = act();
     fake.repair();
     result
@@ -477,33 +477,6 @@ fn objects_of_a_finalized_communicator_end_with_it() {
         assert_eq!(calls(&fake), vec![FREE; frees]);
         assert_no_violation(&fake);
     }
-}
-
-/// The threads meet in all orders: the drop may find the owner before its call, in it, or after it.
-#[test]
-fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
-    const ROUNDS: usize = 300;
-    let (fake, nccl, comm) = host();
-    let mut value = [1_u32];
-    let mut log = Vec::new();
-    for _ in 0..ROUNDS {
-        let objects = Objects::new(&fake, &nccl, &comm);
-        let attached = fake.clone();
-        let dropping = thread::spawn(move || {
-            attached.attach();
-            drop(objects);
-        });
-        while !dropping.is_finished() {
-            comm.all_reduce_in_place(&mut value, ReduceOp::Sum, STREAM).unwrap();
-        }
-        dropping.join().unwrap();
-        log.append(&mut calls(&fake));
-    }
-    let count = |expected: &str| log.iter().filter(|call| call.starts_with(expected)).count();
-    let ends = [DEREGISTER, DEREGISTER_WINDOW, "ncclRedOpDestroy("].map(count);
-    assert_eq!((ends, count(FREE)), ([ROUNDS; 3], 2 * ROUNDS));
-    comm.destroy().unwrap();
-    assert_no_violation(&fake);
 }
 
 #[test]

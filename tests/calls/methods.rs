@@ -55,7 +55,7 @@ fn configured(call: &str) -> String {
     format!("{}, {{minCTAs=2 userProfilerTag=7}})", call.trim_end_matches(')'))
 }
 
-/// Tests each operation in its four forms: at once or in a group, with and without options.
+/// Tests each operation in its four forms: immediately or in a group, with and without options.
 macro_rules! operations {
     ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
         fn operations() -> Vec<Case> {
@@ -135,7 +135,7 @@ operations! {
         => "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)";
 }
 
-/// Tests each operation that consists of several, at once and in a group.
+/// Tests each operation that consists of several, immediately and in a group.
 macro_rules! sequences {
     ($($method:ident($($argument:expr),*) => [$($call:literal),*];)*) => {
         fn sequences() -> Vec<Case> {

@@ -202,7 +202,7 @@ fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
         fake.take_log();
         let child = parent.split(Some(0), 0).config(&config).init().unwrap().unwrap();
         assert_eq!(fake.take_log()[0], format!("ncclCommSplit(comm0, 0, 0, &, {options})"));
-        fake.answer("ncclAllReduce", IN_PROGRESS);
+        fake.set_code("ncclAllReduce", IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let error = work(&child).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");

@@ -34,7 +34,7 @@ fn aborts(fake: &FakeNccl) -> usize {
 fn ranks_of_a_group_are_waited_for() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
     drop(init_in_group(&nccl, 2, &timed()).unwrap());
     let mut log = fake.take_log();
@@ -43,7 +43,7 @@ fn ranks_of_a_group_are_waited_for() {
     assert_eq!(log[..5], ["ncclGetUniqueId(&)", "ncclGroupStart()", &init(0), &init(1), "ncclGroupEnd()"]);
     assert_eq!(log.iter().filter(|call| call.contains("AsyncError")).count(), 3);
 
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     let error = init_in_group(&nccl, 3, &timed()).unwrap_err();
     assert!(matches!(error, Error::Timeout { call: "init_in", .. }), "{error}");
@@ -60,7 +60,7 @@ fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
         let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
         fake.take_log();
         let in_one_group = |borrowed: &Communicator| {
-            fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+            fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
             fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
             fake.set_async_error_delay(Duration::from_millis(1));
             nccl.group(|g| {
@@ -88,7 +88,7 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
     let nccl = fake.nccl();
     let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
     fake.take_log();
-    fake.answer_once("ncclGroupEnd", 0, 3);
+    fake.set_code_once("ncclGroupEnd", 0, 3);
     fake.set_async_states([], IN_PROGRESS);
     let mut received = [0.0_f32];
     nccl.group(|g| comm.recv(&mut received, 0, g.stream(stream()))).unwrap_err();
@@ -101,7 +101,7 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
 fn communicator_after_timeout_is_aborted() {
     let (fake, nccl, comm) = nonblocking();
     let halves = comm.pre_mul_sum(0.5_f32).unwrap();
-    fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+    fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     assert!(matches!(comm.all_reduce_in_place(recv(1), &halves, stream()), Err(Error::Timeout { .. })));
     fake.take_log();
@@ -127,7 +127,7 @@ fn timeout_has_no_text_that_may_be_of_another_communicator() {
     for text in [ErrorText::Plain, ErrorText::Changing] {
         let (fake, _, comm) = nonblocking();
         fake.set_error_text(text);
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let Err(Error::Timeout { detail, .. }) = work(&comm) else { panic!("{text:?}") };
         assert_eq!(&*detail, "", "{text:?}");
@@ -141,15 +141,15 @@ fn child_created_after_the_call_is_returned() {
         |comm| comm.split(Some(1), 0).init(),
         |comm| comm.shrink(&[0], ShrinkMode::Default).init().map(Some),
     ];
-    for (make, answer) in makes.iter().flat_map(|make| [(make, IN_PROGRESS), (make, SUCCESS)]) {
+    for (make, code) in makes.iter().flat_map(|make| [(make, IN_PROGRESS), (make, SUCCESS)]) {
         let (fake, _, comm) = nonblocking();
         for function in ["ncclCommSplit", "ncclCommShrink"] {
-            fake.answer_once(function, 0, answer);
+            fake.set_code_once(function, 0, code);
         }
         fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
         let child = make(&comm).unwrap().unwrap();
         // The child has its parent's timeout.
-        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         assert!(matches!(work(&child), Err(Error::Timeout { .. })));
         fake.set_async_states([], SUCCESS);
@@ -162,7 +162,7 @@ fn child_created_after_the_call_is_returned() {
 #[test]
 fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();
-    fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
+    fake.set_code_once("ncclCommSplit", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     assert!(matches!(comm.split(Some(1), 0).init(), Err(Error::Timeout { .. })));
     drop(comm);
@@ -189,7 +189,7 @@ fn child_made_during_the_abort_of_its_parent_is_ended_too() {
         let parent = fake.nccl().communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let handle = parent.abort_handle();
         for function in ["ncclCommSplit", "ncclCommShrink", "ncclCommGrow"] {
-            fake.answer_once(function, 0, IN_PROGRESS);
+            fake.set_code_once(function, 0, IN_PROGRESS);
         }
         fake.set_async_states([], IN_PROGRESS);
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The stand-in for CUDA and the CPU backend of NCCL, in a folder on the dynamic linker's path.
+//! The CUDA emulation and the CPU backend of NCCL, in a directory on the dynamic linker's path.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 /// Set where the libraries are in place.
 const NCCL: &str = "LIBNCCL_PATH";
 
-/// Set on the stand-in.
+/// Set on the CUDA emulation.
 const RACES: &str = "LIBNCCL_CPU_RACES";
 
 /// Runs this program again with the libraries, and returns its exit code; `None` if they are in place.
@@ -14,19 +14,19 @@ pub(crate) fn run_with_libraries() -> Option<ExitCode> {
     if env::var_os(NCCL).is_some() {
         return None;
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    libnccl_test_support::install(folder.path());
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    libnccl_test_support::install(directory.path());
     let own = env::current_exe().expect("the path of this program");
     let status = Command::new(own)
         .args(env::args_os().skip(1))
-        .env("LD_LIBRARY_PATH", folder.path())
-        .env(NCCL, folder.path().join("libnccl.so.2"))
+        .env("LD_LIBRARY_PATH", directory.path())
+        .env(NCCL, directory.path().join("libnccl.so.2"))
         .env(RACES, "error")
         .status()
         .expect("this program can be run");
     Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(crate) fn is_stand_in() -> bool {
+pub(crate) fn is_emulated() -> bool {
     env::var_os(RACES).is_some()
 }

@@ -1,4 +1,4 @@
-//! Buffers and streams of a CUDA crate in operations, on the stand-in for CUDA and the CPU backend of NCCL. Each
+//! Buffers and streams of a CUDA crate in operations, on the CUDA emulation and the CPU backend of NCCL. Each
 //! missing order of two accesses is an error there.
 //!
 //! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
@@ -17,7 +17,7 @@ use libnccl::error::ResultCode;
 use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
-pub(crate) use libraries::{is_stand_in, run_with_libraries};
+pub(crate) use libraries::{is_emulated, run_with_libraries};
 
 /// A timeout that is never reached.
 const LONG: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ pub(crate) enum Needs {
     /// A device that the ranks can share.
     OneDevice,
     TwoDevices,
-    StandIn,
+    Emulation,
 }
 
 /// Runs the cases of all crates and these, in a process that has the libraries: the dynamic linker reads its variable at
@@ -89,7 +89,7 @@ pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
     let has = |needs| match needs {
         Needs::OneDevice => C::SHARES_A_DEVICE || C::devices() >= 2,
         Needs::TwoDevices => C::devices() >= 2,
-        Needs::StandIn => is_stand_in(),
+        Needs::Emulation => is_emulated(),
     };
     let mut trials = Vec::new();
     for (needs, cases) in common_cases::<C>().iter().chain(own) {
@@ -128,8 +128,8 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         memory_of_nccl_on_another_device_is_invalid_argument,
     ];
     // NCCL on one host does not notice that a peer is gone.
-    let stand_in = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
-    [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::StandIn, stand_in)]
+    let emulated = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
+    [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::Emulation, emulated)]
 }
 
 pub(crate) struct Rank<C: CudaCrate> {
@@ -190,7 +190,7 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
                 let comm = comm.unwrap();
                 assert_eq!(comm.device(), device(rank) as i32);
                 let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
-                if !is_stand_in() {
+                if !is_emulated() {
                     // NCCL connects ranks in the first operation, whose call waits for the other rank.
                     let mut buffer = C::zeros(&other, 1);
                     comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream).unwrap();
@@ -407,7 +407,7 @@ fn synchronize_returns_when_the_streams_work_is_done<C: CudaCrate>() {
         let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
         rank.be_late();
         rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        // Another device is current when the stream is asked, if there is one.
+        // Another device is current when the stream is queried, if there is one.
         C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
         rank.comm.synchronize(&rank.stream, LONG).unwrap();
         assert!(rank.stream.is_complete().unwrap());
@@ -450,7 +450,7 @@ fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
                 panic!("{text}")
             };
             assert!(elapsed >= TIMEOUT, "{text}");
-            assert!(!is_stand_in() || detail.contains("for rank 1 (process "), "{text}");
+            assert!(!is_emulated() || detail.contains("for rank 1 (process "), "{text}");
             // The abort has ended the work.
             while !rank.stream.is_complete().unwrap_or(true) {
                 thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! A stand-in for RCCL: its list of functions, and a shared object that has them.
+//! A substitute for RCCL: its list of functions, and a shared object that has them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -96,7 +96,7 @@ fn write_truncated(file: &Path) {
 
 /// The child process of [`load_with`].
 #[test]
-#[ignore = "the other tests run it, each in a process of its own"]
+#[ignore = "the other tests run it, each in a separate process"]
 fn load_in_child_process() {
     if let Some(directory) = std::env::var_os("CHANGE_DIRECTORY") {
         std::env::set_current_dir(directory).unwrap();
@@ -319,7 +319,7 @@ fn load_finds_rccl_where_the_dynamic_linker_looks() {
     }
 }
 
-// The facade has a table of its own.
+// The facade has its own table.
 #[test]
 fn raw_struct_has_the_functions_of_the_library() {
     let directory = tempfile::tempdir().unwrap();
@@ -336,7 +336,7 @@ fn raw_struct_has_the_functions_of_the_library() {
 
 /// Loads one library as a program or another library may have done, and opens a second one.
 #[test]
-#[ignore = "the tests below run it, each in a process of its own"]
+#[ignore = "the tests below run it, each in a separate process"]
 fn open_beside_global_library_in_child_process() {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 

@@ -79,7 +79,9 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
     let functions = nccl.as_raw_device();
     let none = ncclDevResourceRequirements_t::default();
     let team = |ranks| ncclTeam_t { nRanks: ranks, rank: 0, stride: 1 };
-    let success = ResultCode::SUCCESS.as_raw();
+    let check = |code, made, expected: ncclDevResourceRequirements_t, what: &str| {
+        assert_eq!((code, made), (ResultCode::SUCCESS.as_raw(), expected), "{what}");
+    };
     if let Some(slots) = functions.ncclLLA2ACalcSlots {
         for (elements, bytes, expected) in
             [(16, 4, 16), (7, 8, 7), (7, 9, 14), (17, 24, 51), (0, 8, 0), (9, 0, 0), (9, -8, 0), (-1, 17, -3)]
@@ -94,17 +96,14 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             // SAFETY: writes to the two structs.
             let code = unsafe { create(team(ranks), barriers, &raw mut handle, &raw mut made) };
             let offset = &raw mut handle.bufHandle;
-            let expected = ncclDevResourceRequirements_t {
-                bufferSize: bytes,
-                bufferAlign: 4,
-                outBufferHandle: offset,
-                ..none
-            };
-            assert_eq!(
-                (code, made, handle.nBarriers),
-                (success, expected, barriers),
-                "{barriers} of {ranks} ranks"
+            let buffer = ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 4, ..none };
+            check(
+                code,
+                made,
+                ncclDevResourceRequirements_t { outBufferHandle: offset, ..buffer },
+                "barriers",
             );
+            assert_eq!(handle.nBarriers, barriers);
         }
     }
     if let Some(create) = functions.ncclLLA2ACreateRequirement {
@@ -113,20 +112,12 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             // SAFETY: writes to the two structs.
             let code = unsafe { create(blocks, slots, &raw mut handle, &raw mut made) };
             let offset = &raw mut handle.bufHandle;
-            let expected = ncclDevResourceRequirements_t {
-                bufferSize: bytes,
-                bufferAlign: 16,
-                outBufferHandle: offset,
-                ..none
-            };
-            assert_eq!(
-                (code, made, handle.nSlots),
-                (success, expected, slots as u32),
-                "{slots} of {blocks} blocks"
-            );
+            let buffer = ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 16, ..none };
+            check(code, made, ncclDevResourceRequirements_t { outBufferHandle: offset, ..buffer }, "slots");
+            assert_eq!(handle.nSlots, slots as u32);
         }
     }
-    // Earlier releases need a buffer.
+    // Earlier versions need a buffer.
     if nccl.version().code() >= sys::device::LAYOUT_SINCE
         && let Some(create) = functions.ncclGinBarrierCreateRequirement
     {
@@ -138,7 +129,7 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             let first = &raw mut handle.signal0;
             let expected =
                 ncclDevResourceRequirements_t { ginSignalCount: signals, outGinSignalStart: first, ..none };
-            assert_eq!((code, made), (success, expected), "{barriers} of {ranks} ranks");
+            check(code, made, expected, "signals");
         }
     }
 }

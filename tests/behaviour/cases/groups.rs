@@ -163,8 +163,8 @@ fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
     assert_failed(&comms[0]);
 }
 
-/// Starts an operation of rank 0 of both, for which nobody answers, as a group in this order.
-fn never_answered(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
+/// Starts an operation of rank 0 of both, which no other rank joins, as a group in this order.
+fn without_peers(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
     let mut buffers = [[1_i32]; 2];
     let calls = communicators.into_iter().zip(&mut buffers);
     let ended = nccl.group(|g| {
@@ -190,7 +190,7 @@ fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
                 }
                 handle.abort().unwrap();
             });
-            never_answered(nccl, [&pair[0], &pair[1]])
+            without_peers(nccl, [&pair[0], &pair[1]])
         });
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
     }
@@ -201,7 +201,7 @@ fn shortest_timeout_of_the_members_ends_a_group(nccl: &Nccl) {
     let timeouts = [500, 600_000].map(Duration::from_millis);
     for timeouts in [timeouts, [timeouts[1], timeouts[0]]] {
         let pair = timeouts.map(|timeout| of_two_ranks(nccl, timeout));
-        let error = never_answered(nccl, [&pair[0], &pair[1]]);
+        let error = without_peers(nccl, [&pair[0], &pair[1]]);
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
     }
 }

@@ -27,7 +27,6 @@ cases! {
     timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued,
     timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage,
     synchronize_on_host_memory_returns_the_asynchronous_error_at_once,
-    abort_handle_ends_waiting_calls,
     abort_handle_during_blocking_call_aborts_after_it,
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
@@ -217,24 +216,6 @@ fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl
     assert!(matches!(lost, Err(Error::Nccl { call: "wait_for", .. })), "{lost:?}");
     comms[0].abort_handle().abort().unwrap();
     assert_aborted("synchronize", comms[0].synchronize(&STREAM, LONG_TIMEOUT));
-}
-
-fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
-    for (what, call) in WAITING {
-        let other = alone(nccl, LONG_TIMEOUT, |comm| {
-            let handle = comm.abort_handle();
-            thread::scope(|scope| {
-                scope.spawn(move || {
-                    thread::sleep(MOMENT);
-                    handle.abort().unwrap();
-                });
-                assert_aborted(what, within(SHORT, || call(nccl, &comm)));
-            });
-            assert_aborted(what, comm.async_error());
-            within(SHORT, || drop(comm));
-        });
-        assert_lost(&other);
-    }
 }
 
 /// A blocking call cannot be interrupted: the abort takes effect after it.

@@ -1,19 +1,17 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
-use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
+use libnccl::{Communicator, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
-use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;
 
 cases! {
     nccl_memory_is_unmapped_by_its_last_user,
-    registered_buffer_is_reduced,
     window_buffer_is_reduced,
     one_thread_registers_windows_of_all_ranks,
-    nonblocking_communicator_uses_a_window,
     put_signal_writes_next_ranks_window,
     window_memory_in_use_by_peers_is_kept,
 }
@@ -90,22 +88,6 @@ fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     }
 }
 
-fn registered_buffer_is_reduced(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let mut buffer = nccl.alloc(COUNT).unwrap();
-        let (one, other) = (comm.register(&buffer).unwrap(), comm.register(&buffer).unwrap());
-        assert!(!one.as_raw().is_null() && one.as_raw() != other.as_raw());
-        for _ in 0..3 {
-            assert_sums(&comm, &mut buffer);
-        }
-        drop(one);
-        assert_sums(&comm, &mut buffer);
-        other.deregister().unwrap();
-        buffer.free().unwrap();
-        assert_works(&comm);
-    });
-}
-
 fn window_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
@@ -145,16 +127,6 @@ fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
     buffers.iter_mut().for_each(|buffer| unsafe { buffer.assume_idle() });
     windows.into_iter().for_each(|window| window.deregister().unwrap());
     assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
-}
-
-fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
-    on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
-        let mut buffer = nccl.alloc(COUNT).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        put_around(&comm, &mut buffer, &window);
-        end(&comm, window, &mut buffer);
-        within(SHORT, || comm.destroy()).unwrap();
-    });
 }
 
 /// Puts the first half of every rank's window into the second half of the next rank's.

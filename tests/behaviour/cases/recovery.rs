@@ -4,7 +4,7 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
@@ -22,8 +22,6 @@ cases! {
     grow_id_is_used_once,
     revoke_ends_work_of_absent_peer,
     split_and_shrink_after_failed_group_and_revoke_work,
-    suspended_communicator_refuses_work_until_resume,
-    memory_statistics_add_up,
 }
 
 /// Returns options for a blocking and for a nonblocking communicator.
@@ -225,39 +223,4 @@ fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
             }
         });
     }
-}
-
-fn suspended_communicator_refuses_work_until_resume(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_with(nccl, 2, &config, |comm| {
-            let is_suspended = || comm.memory(MemoryStatistic::Suspended).unwrap();
-            assert_code(comm.resume(), ResultCode::INVALID_USAGE);
-            for _ in 0..2 {
-                assert_works(&comm);
-                assert_eq!(is_suspended(), 0);
-                comm.suspend().unwrap();
-                assert_eq!(is_suspended(), 1);
-                let refused = sum(&comm).unwrap_err();
-                assert!(matches!(refused, Error::InvalidUsage { .. }), "{refused}");
-                assert!(refused.to_string().contains("suspended"), "{refused}");
-                comm.resume().unwrap();
-            }
-            assert_eq!(is_suspended(), 0);
-            assert_works(&comm);
-            comm.destroy().unwrap();
-        });
-    }
-}
-
-fn memory_statistics_add_up(nccl: &Nccl) {
-    use MemoryStatistic::{Persistent, Suspendable, Total};
-    on_threads(nccl, 2, |comm| {
-        assert_works(&comm);
-        let [suspendable, persistent, total] =
-            [Suspendable, Persistent, Total].map(|statistic| comm.memory(statistic).unwrap());
-        assert!(total > 0);
-        assert_eq!(suspendable + persistent, total);
-        comm.abort_handle().abort().unwrap();
-        assert!(matches!(comm.memory(Total), Err(Error::Aborted { .. })));
-    });
 }

@@ -8,11 +8,11 @@ const GUIDE: &str = include_str!("../../../docs/migration.md");
 #[test]
 fn c_code_of_the_guide_compiles() {
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vendor-headers");
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let blocks = GUIDE.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let mut number = 0;
     for (index, block) in blocks.enumerate() {
-        let file = folder.path().join(format!("block{index}.c"));
+        let file = directory.path().join(format!("block{index}.c"));
         std::fs::write(&file, block).unwrap();
         let mut compiler = Command::new("cc");
         compiler.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);

@@ -127,8 +127,8 @@ fn bytes_of_an_id(library: &Library) -> Outcome {
     for filling in [0x5a, 0x25] {
         let mut id = sys::ncclUniqueId { internal: [filling; 128] };
         // SAFETY: a place for an id.
-        let answered = ResultCode::from_raw(unsafe { get(&raw mut id) });
-        ensure(answered == ResultCode::SUCCESS, || format!("{answered}"))?;
+        let code = ResultCode::from_raw(unsafe { get(&raw mut id) });
+        ensure(code == ResultCode::SUCCESS, || format!("{code}"))?;
         let last = id.internal.iter().rposition(|byte| *byte != filling);
         written = written.max(last.map_or(0, |last| last + 1));
     }
@@ -169,21 +169,21 @@ fn raw_end(library: &Library) -> Result<ResultCode, String> {
 
 /// Checks that no group is open: NCCL returns invalid usage for a group end without a start.
 fn check_no_open_group(library: &Library, after: &str) -> Result<(), String> {
-    let answered = raw_end(library)?;
-    ensure(answered == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {answered}"))
+    let code = raw_end(library)?;
+    ensure(code == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {code}"))
 }
 
 /// Opens an empty group, a nested one, a misplaced one, and one that panics.
 fn groups(library: &Library) -> Outcome {
     let nccl = library.nccl;
-    let answered = |result: Result<i32, Error>| match result {
+    let closed = |result: Result<i32, Error>| match result {
         Ok(7) => Ok("ok".to_string()),
         Err(Error::Nccl { call: "ncclGroupEnd", code: found, .. }) => Ok(code(found)),
         other => Err(format!("{other:?}, expected 7")),
     };
-    let empty = answered(nccl.group(|_| Ok(7)))?;
+    let empty = closed(nccl.group(|_| Ok(7)))?;
     check_no_open_group(library, "an empty group")?;
-    let nested = answered(nccl.group(|group| group.group(|_| Ok(7))))?;
+    let nested = closed(nccl.group(|group| group.group(|_| Ok(7))))?;
     check_no_open_group(library, "a group in a group")?;
     ensure(empty == nested, || format!("{empty} for an empty group, {nested} for one in another"))?;
 
@@ -244,7 +244,7 @@ fn null_arguments(library: &Library) -> Outcome {
     let mut number = 0;
     let absent = "a function of 2.13.4 is absent";
     // SAFETY: all releases check these arguments for null.
-    let answered = unsafe {
+    let codes = unsafe {
         [
             functions.ncclGetVersion.ok_or(absent)?(ptr::null_mut()),
             functions.ncclGetUniqueId.ok_or(absent)?(ptr::null_mut()),
@@ -255,7 +255,7 @@ fn null_arguments(library: &Library) -> Outcome {
             functions.ncclCommAbort.ok_or(absent)?(null),
         ]
     };
-    let codes = answered.map(|code| code.0.to_string()).join(" ");
+    let codes = codes.map(|code| code.0.to_string()).join(" ");
     ensure(codes == "4 4 4 4 4 0 0", || format!("{codes}, expected 4 of all but destroy and abort"))?;
     Ok(Found::new("ok").with(codes))
 }

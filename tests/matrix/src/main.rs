@@ -1,7 +1,7 @@
 //! Prints what one NCCL does on a machine without a GPU, through this build's backend: a line for each check or call.
 //!
 //! `cargo xtask matrix` runs it in a process for each set of checks and for each quirk, because some of them leave the
-//! process unusable. `cargo xtask linkers` asks for the functions.
+//! process unusable. `cargo xtask linkers` lists the functions.
 
 mod checks;
 mod quirks;

@@ -34,7 +34,7 @@ pub fn install_as(path: &Path, library: &str) {
     }
 }
 
-/// Creates a file under another name, and then renames it: whoever uses the old file keeps it.
+/// Creates a file under another name, and then renames it: programs that use the old file keep it.
 pub fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) {
     let new = PathBuf::from(format!("{}.{}", path.display(), process::id()));
     create(&new).and_then(|()| fs::rename(&new, path)).expect("a file can be replaced");

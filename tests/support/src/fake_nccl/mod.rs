@@ -104,12 +104,12 @@ impl FakeNccl {
     }
 
     /// Makes every call of a function return a code.
-    pub fn answer(&self, function: &'static str, code: u32) {
+    pub fn set_code(&self, function: &'static str, code: u32) {
         self.add_rule(Rule::always(function, code));
     }
 
     /// Makes one call of a function return a code, after `after` others.
-    pub fn answer_once(&self, function: &'static str, after: usize, code: u32) {
+    pub fn set_code_once(&self, function: &'static str, after: usize, code: u32) {
         self.add_rule(Rule::once(function, after, code));
     }
 
@@ -210,7 +210,7 @@ impl FakeNccl {
         let mut state = self.state();
         let slots = std::mem::take(&mut state.pending_children);
         for slot in &slots {
-            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            // SAFETY: the caller keeps the slot until NCCL is done, which is what is tested.
             unsafe { **slot = ptr::without_provenance_mut(0xdead) };
         }
         slots.len()
@@ -226,7 +226,7 @@ impl FakeNccl {
         std::mem::take(&mut self.state().log)
     }
 
-    /// Returns the operations that were started since the last time, at once or by the end of a group.
+    /// Returns the operations that were started since the last time, immediately or by the end of a group.
     pub fn take_started(&self) -> Vec<String> {
         std::mem::take(&mut self.state().started)
     }

@@ -60,7 +60,7 @@ pub(super) struct State {
 
     pub(super) calls: Vec<&'static str>,
     pub(super) log: Vec<String>,
-    /// Operations that were started: at once, or by the end of a group.
+    /// Operations that were started: immediately, or by the end of a group.
     pub(super) started: Vec<String>,
     /// Messages that a simulation has left in the queue of their communicator.
     left_by_simulation: Vec<String>,
@@ -265,7 +265,7 @@ impl State {
             self.comms[number].is_incomplete = false;
         }
         for slot in std::mem::take(&mut self.pending_children) {
-            // SAFETY: whoever passed the slot keeps it until NCCL is done.
+            // SAFETY: the caller keeps the slot until NCCL is done.
             unsafe { *slot = self.create(None) };
         }
     }
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    /// Does what a call does besides writing, and returns its code.
+    /// Does what a call does other than writing, and returns its code.
     fn perform(&mut self, function: &'static str, arguments: &[Argument], code: u32) -> u32 {
         let has_null_comm = matches!(arguments, [.., Argument::Comm(raw), _] if raw.is_null());
         if function == "ncclAllReduce" && has_null_comm {
@@ -477,7 +477,7 @@ impl State {
         }
         let window = if is_success(code) { self.window() } else { ptr::null_mut() };
         for slot in windows {
-            // SAFETY: whoever passed the slot keeps it until the group ends.
+            // SAFETY: the caller keeps the slot until the group ends.
             unsafe { *slot = window.cast() };
         }
         if !is_success(code) {
@@ -688,7 +688,7 @@ impl State {
                 if state == SUCCESS {
                     self.write_second_time(Argument::comm(arguments));
                     for slot in std::mem::take(&mut self.pending_windows) {
-                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
+                        // SAFETY: the caller keeps the slot until NCCL is done.
                         unsafe { *slot = self.window() };
                     }
                     self.complete_children();
@@ -721,7 +721,7 @@ impl State {
             if self.has_deviated {
                 continue;
             }
-            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            // SAFETY: the caller keeps the slot until NCCL is done, which is what is tested.
             if unsafe { slot.read_volatile() } != raw {
                 self.violations.push(format!("the place of {} is gone", comm_name(raw)));
             }

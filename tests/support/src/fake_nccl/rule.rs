@@ -3,7 +3,7 @@
 /// The output that a call writes through its pointer arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// A correct value, handle or string, at once.
+    /// A correct value, handle or string, immediately.
     Correct,
     /// Nothing: what was there stays.
     Nothing,

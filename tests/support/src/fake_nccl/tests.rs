@@ -25,7 +25,7 @@ fn use_of_an_ended_communicator_and_an_open_group_are_violations() {
     let fake = FakeNccl::new();
     let (nccl, comm) = open(&fake);
     let (raw, table) = (comm.into_raw(), nccl.as_raw());
-    // SAFETY: what the fake is asked for: it has no memory behind a handle.
+    // SAFETY: the fake has no memory behind a handle.
     unsafe {
         table.ncclCommDestroy.unwrap()(raw);
         table.ncclCommAbort.unwrap()(raw);
