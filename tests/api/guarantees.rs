@@ -1,10 +1,20 @@
 //! Guarantees of the public API's types and signatures, and of the README.
 
-use std::fs;
+use std::hash::Hash;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::{fmt, fs};
 
-use libnccl::error::LoadError;
-use libnccl::{Communicator, DataType, Element, Error, Nccl, Version};
+use libnccl::buffer::{BufferMut, MemorySpace};
+use libnccl::communicator::{AbortHandle, MemoryStatistic, Properties, ShrinkMode};
+use libnccl::config::{CollectiveConfig, Encryption};
+use libnccl::error::{InvalidArgumentKind, LoadError, ResultCode};
+use libnccl::window::{Registration, Window};
+use libnccl::{
+    Backend, Communicator, Config, DataType, Element, Error, Nccl, NcclBuffer, PreMulSum, ReduceOp, SliceMut,
+    StreamRef, UniqueId, Version,
+};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -12,70 +22,32 @@ fn read(path: &str) -> String {
 
 // Regression: cudarc's error does not implement std::error::Error, and has no text.
 #[test]
-fn error_types_implement_error_and_handles_are_send() {
+fn types_have_the_traits_that_programs_need() {
+    // A tuple has a trait if all its members have it.
     fn error<T: std::error::Error + Send + Sync + 'static>() {}
-    fn send<T: Send>() {}
     error::<Error>();
     error::<LoadError>();
-    send::<Communicator>();
-    send::<Nccl>();
-
-    let failing = || -> Result<(), Box<dyn std::error::Error>> {
-        libnccl_cpu::nccl().require("ncclNoSuchFunction")?;
-        Ok(())
-    };
-    assert!(failing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
-}
-
-#[test]
-fn owned_objects_and_locked_communicators_are_shared_between_threads() {
+    fn send<T: Send>() {}
+    send::<(Communicator, Nccl)>();
     fn shared<T: Send + Sync + 'static>() {}
-    shared::<std::sync::Mutex<Communicator>>();
-    shared::<libnccl::window::Registration>();
-    shared::<libnccl::window::Window<f32>>();
-    shared::<libnccl::PreMulSum<'static, f32>>();
-    shared::<libnccl::config::CollectiveConfig>();
-    shared::<libnccl::communicator::AbortHandle>();
-}
-
-#[test]
-fn observers_do_not_make_a_panic_dangerous() {
-    fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
-    unwinds::<libnccl::Config>();
-    unwinds::<libnccl::communicator::AbortHandle>();
-    unwinds::<libnccl::window::Registration>();
-}
-
-#[test]
-fn values_are_compared_and_hashed() {
-    fn hashed<T: Clone + Eq + std::hash::Hash + std::fmt::Debug>() {}
-    hashed::<libnccl::UniqueId>();
-    hashed::<libnccl::Version>();
-    hashed::<libnccl::error::ResultCode>();
-    hashed::<libnccl::error::InvalidArgumentKind>();
-    hashed::<libnccl::Config>();
-    hashed::<libnccl::config::CollectiveConfig>();
-    hashed::<libnccl::config::Encryption<'_>>();
-    hashed::<libnccl::communicator::Properties>();
-    hashed::<libnccl::communicator::MemoryStatistic>();
-    hashed::<libnccl::communicator::ShrinkMode>();
-    hashed::<DataType>();
-    hashed::<libnccl::ReduceOp>();
-    hashed::<libnccl::buffer::MemorySpace>();
-    fn compared<T: Clone + Eq + std::fmt::Debug>() {}
-    compared::<Error>();
-    compared::<LoadError>();
-    compared::<libnccl::Backend>();
+    shared::<(Mutex<Communicator>, Registration, Window<f32>, NcclBuffer<f32>, PreMulSum<'static, f32>)>();
+    shared::<(CollectiveConfig, AbortHandle)>();
+    fn unwinds<T: UnwindSafe + RefUnwindSafe>() {}
+    unwinds::<(Config, AbortHandle, Registration)>();
+    fn hashed<T: Clone + Eq + Hash + fmt::Debug>() {}
+    hashed::<(UniqueId, Version, ResultCode, InvalidArgumentKind, Config, CollectiveConfig, Encryption<'_>)>(
+    );
+    hashed::<(Properties, MemoryStatistic, ShrinkMode, DataType, ReduceOp, MemorySpace)>();
+    fn compared<T: Clone + Eq + fmt::Debug>() {}
+    compared::<(Error, LoadError, Backend)>();
     let missing = || libnccl_cpu::nccl().require("ncclNoSuchFunction");
     assert_eq!(missing(), missing());
+    assert!(missing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
 }
 
 /// Bounds that take the crate's own memory, host memory and views alike.
 #[test]
 fn one_bound_takes_every_kind_of_buffer() {
-    use libnccl::buffer::BufferMut;
-    use libnccl::{NcclBuffer, ReduceOp, SliceMut, StreamRef};
-
     fn double<B: ?Sized>(comm: &Communicator, buffer: &mut B)
     where
         for<'a> &'a mut B: BufferMut<'a, Element = f32>,
@@ -119,8 +91,8 @@ fn debug_text_of_errors_is_the_display_text() {
         texts(nccl.require("ncclNoSuchFunction").unwrap_err()),
         texts::<LoadError>(empty),
         texts("float3".parse::<DataType>().unwrap_err()),
-        texts("mean".parse::<libnccl::ReduceOp>().unwrap_err()),
-        texts("2.x".parse::<libnccl::Version>().unwrap_err()),
+        texts("mean".parse::<ReduceOp>().unwrap_err()),
+        texts("2.x".parse::<Version>().unwrap_err()),
     ];
     for (debug, display) in errors {
         assert_eq!(debug, display);
@@ -146,9 +118,7 @@ fn custom_element_by_unsafe_impl_is_reduced() {
 
     let comms = libnccl_cpu::nccl().init_all(&[0]).unwrap();
     let mut sum = [Meters(0.0)];
-    comms[0]
-        .all_reduce(&[Meters(2.0)], &mut sum, libnccl::ReduceOp::Sum, libnccl::StreamRef::DEFAULT)
-        .unwrap();
+    comms[0].all_reduce(&[Meters(2.0)], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
     assert_eq!(sum[0].0, 2.0);
 }
 

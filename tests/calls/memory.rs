@@ -479,6 +479,32 @@ fn objects_of_a_finalized_communicator_end_with_it() {
     }
 }
 
+/// The threads meet in all orders: the drop may find the owner before its call, in it, or after it.
+#[test]
+fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
+    const ROUNDS: usize = 300;
+    let (fake, nccl, comm) = host();
+    let mut log = Vec::new();
+    for _ in 0..ROUNDS {
+        let objects = Objects::new(&fake, &nccl, &comm);
+        let attached = fake.clone();
+        let dropping = thread::spawn(move || {
+            attached.attach();
+            drop(objects);
+        });
+        while !dropping.is_finished() {
+            comm.all_reduce_in_place(&mut [1_u32], ReduceOp::Sum, STREAM).unwrap();
+        }
+        dropping.join().unwrap();
+        log.append(&mut calls(&fake));
+    }
+    let count = |expected: &str| log.iter().filter(|call| call.starts_with(expected)).count();
+    let ends = [DEREGISTER, DEREGISTER_WINDOW, "ncclRedOpDestroy("].map(count);
+    assert_eq!((ends, count(FREE)), ([ROUNDS; 3], 2 * ROUNDS));
+    comm.destroy().unwrap();
+    assert_no_violation(&fake);
+}
+
 #[test]
 fn window_is_deregistered_before_its_memory_is_freed() {
     let (fake, nccl, comm) = device();

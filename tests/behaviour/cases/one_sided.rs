@@ -1,5 +1,6 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
+use libnccl::error::ResultCode;
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
@@ -14,6 +15,7 @@ cases! {
     one_thread_registers_windows_of_all_ranks,
     put_signal_writes_next_ranks_window,
     window_memory_in_use_by_peers_is_kept,
+    put_beyond_a_shorter_window_is_an_error,
 }
 
 fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
@@ -201,4 +203,23 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
             }
         });
     }
+}
+
+fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
+    const MORE: usize = 3 * COUNT;
+    on_threads(nccl, 2, |comm| {
+        let mut buffer = nccl.alloc::<i32>([COUNT, MORE][comm.rank()]).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+        if comm.rank() == 1 {
+            let put = |at| {
+                let one = buffer.get(..1).expect("it is longer");
+                comm.put_signal(one, 0, window.at(at), Signal::default(), STREAM)
+            };
+            put(COUNT - 1).unwrap();
+            let error = put(COUNT).unwrap_err();
+            assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
+            assert!(error.to_string().contains("rank 0's part has 4000 bytes"), "{error}");
+        }
+        end(&comm, window, &mut buffer);
+    });
 }
