@@ -10,6 +10,7 @@ use libnccl::communicator::AbortHandle;
 use libnccl::observer::{
     CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
+use libnccl::window::Signal;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 use libnccl_observe::Recorder;
 use libnccl_test_support::init_in_group;
@@ -125,12 +126,17 @@ fn observer_is_notified_of_the_values_of_a_call() {
         }
     }
     let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
-    let comm = alone(&nccl, &Config::new().observer(values.clone()));
+    let comm = alone(&nccl, &Config::new().rma_eager_init(true).observer(values.clone()));
     let mut received = [0.0; 2];
+    comm.signal(0, Signal::default(), STREAM).unwrap();
     comm.send_recv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
     comm.reduce(&[1.0; 2], &mut received, ReduceOp::Sum, 0, STREAM).unwrap();
     let line = line!() - 1;
     let expected = [
+        format!(
+            "signal None sent 0 (0 bytes) received 0 (0 bytes) peer Some(0) source None at {:?}",
+            Some((file!(), line - 2))
+        ),
         format!(
             "send_recv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
             Some((file!(), line - 1))
@@ -470,4 +476,12 @@ fn drop_of_a_communicator_survives_its_observers() {
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     (0..10_000).for_each(|_| comm.observe(observer.clone()));
     std::thread::Builder::new().stack_size(128 << 10).spawn(|| drop(comm)).unwrap().join().unwrap();
+}
+
+#[test]
+fn timeout_of_an_observed_operation_names_its_number() {
+    let config = Config::new().timeout(Duration::from_millis(400)).observer(Arc::new(Diary::default()));
+    let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
+    let error = comms[0].barrier(&mut [0_u8], STREAM).unwrap_err().to_string();
+    assert!(error.starts_with("barrier, operation 1 on rank 0 of 2: not done after "), "{error}");
 }
