@@ -11,15 +11,15 @@ use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
 use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks};
 use libnccl::buffer::{Buffer, BufferMut};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Element, Error, ReduceOp, StreamRef};
+use libnccl::{Error, ReduceOp, StreamRef};
 
 enum CudaCore {}
 
-impl<T: Element> Memory<T> for DeviceBuffer<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T> {
+impl Memory for DeviceBuffer<f32> {
+    fn send(&self) -> impl Buffer<'_, Element = f32> {
         self
     }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
         self
     }
 }
@@ -28,7 +28,6 @@ impl CudaCrate for CudaCore {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = DeviceBuffer<f32>;
-    type Bytes = DeviceBuffer<u8>;
 
     const SHARES_A_DEVICE: bool = true;
 
@@ -53,12 +52,6 @@ impl CudaCrate for CudaCore {
         buffer.copy_from_host(stream, values).unwrap();
         buffer
     }
-    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> DeviceBuffer<u8> {
-        // SAFETY: as above.
-        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, bytes.len()) }.unwrap();
-        buffer.copy_from_host(stream, bytes).unwrap();
-        buffer
-    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
         // SAFETY: as above.
         let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
@@ -67,10 +60,6 @@ impl CudaCrate for CudaCore {
     }
     fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
         // cuda-core refuses to read on one stream while another one writes.
-        stream.context().synchronize().unwrap();
-        buffer.to_host_vec(stream).unwrap()
-    }
-    fn read_bytes(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<u8>) -> Vec<u8> {
         stream.context().synchronize().unwrap();
         buffer.to_host_vec(stream).unwrap()
     }
@@ -147,16 +136,12 @@ fn views_are_sent() {
         let peer = 1 - rank.comm.rank();
         let send = CudaCore::upload(&rank.other, &(0..1000).map(|number| number as f32).collect::<Vec<_>>());
         let [mut first, mut second] = [100, 200].map(|length| CudaCore::zeros(&rank.stream, length));
+        let view = send.slice(800..1000).unwrap();
         rank.be_late();
         rank.nccl
             .group(|g| {
                 rank.comm.send(send.slice(0..100).unwrap(), peer, g.stream(&rank.stream))?;
-                rank.comm.recv(&mut first, peer, g.stream(&rank.stream))
-            })
-            .unwrap();
-        let view = send.slice(800..1000).unwrap();
-        rank.nccl
-            .group(|g| {
+                rank.comm.recv(&mut first, peer, g.stream(&rank.stream))?;
                 rank.comm.send(&view, peer, g.stream(&rank.stream))?;
                 rank.comm.recv(&mut second, peer, g.stream(&rank.stream))
             })

@@ -11,10 +11,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
+use libnccl::buffer::{Buffer, BufferMut, MemorySpace};
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
+use libnccl::{Communicator, Context, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use libraries::{is_emulated, run_with_libraries};
@@ -29,8 +29,7 @@ pub(crate) const LENGTH: usize = 1 << 16;
 pub(crate) trait CudaCrate: 'static {
     type Context: Context;
     type Stream: Stream;
-    type Buffer: Memory<f32>;
-    type Bytes: Memory<u8>;
+    type Buffer: Memory;
 
     /// Ranks that are threads can share a device, and thus a context.
     const SHARES_A_DEVICE: bool;
@@ -44,18 +43,16 @@ pub(crate) trait CudaCrate: 'static {
     fn synchronize(context: &Self::Context) -> Result<(), String>;
     /// Copies values to memory that is allocated and freed on the stream.
     fn upload(stream: &Self::Stream, values: &[f32]) -> Self::Buffer;
-    fn upload_bytes(stream: &Self::Stream, bytes: &[u8]) -> Self::Bytes;
     /// Allocates memory on the stream, and writes zeros there.
     fn zeros(stream: &Self::Stream, length: usize) -> Self::Buffer;
     /// Reads on the stream, after the work on the buffer.
     fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
-    fn read_bytes(stream: &Self::Stream, buffer: &Self::Bytes) -> Vec<u8>;
 }
 
 /// A buffer of such a crate.
-pub(crate) trait Memory<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T>;
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T>;
+pub(crate) trait Memory {
+    fn send(&self) -> impl Buffer<'_, Element = f32>;
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32>;
 }
 
 /// Cases, by their names; of functions that are generic, with their parameter.
@@ -111,7 +108,6 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         buffers_of_the_operations_stream_are_summed,
         buffers_of_other_streams_are_summed,
         buffers_dropped_straight_after_the_call_are_summed,
-        bytes_of_a_type_known_at_run_time_are_summed,
         buffers_of_a_group_may_be_dropped_after_it,
         pre_mul_sum_of_buffers_of_other_streams_has_its_value,
         memory_of_nccl_is_allocated_on_the_context,
@@ -238,22 +234,6 @@ fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
         drop((send, unused));
         rank.overwrite_free_memory();
         assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
-    });
-}
-
-/// The buffers are dropped straight after the call too: their guards are kept as those of typed buffers are.
-fn bytes_of_a_type_known_at_run_time_are_summed<C: CudaCrate>() {
-    let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
-    run_ranks::<C>(0, |rank| {
-        let send = C::upload_bytes(&rank.other, &bytes(rank.comm.rank() as i32 + 1000));
-        let mut recv = C::upload_bytes(&rank.other, &bytes(0));
-        let data_type: DataType = "int32".parse().unwrap();
-        let (from, to) = (AnyBuffer::new(data_type, send.send()), AnyBuffer::new(data_type, recv.recv()));
-        rank.be_late();
-        rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
-        drop(send);
-        rank.overwrite_free_memory();
-        assert_eq!(C::read_bytes(&rank.other, &recv), bytes(2001));
     });
 }
 

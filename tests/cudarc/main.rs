@@ -14,15 +14,15 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Communicator, Context, DataType, Element, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
+use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
 enum Cudarc {}
 
-impl<T: Element> Memory<T> for CudaSlice<T> {
-    fn send(&self) -> impl Buffer<'_, Element = T> {
+impl Memory for CudaSlice<f32> {
+    fn send(&self) -> impl Buffer<'_, Element = f32> {
         self
     }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
         self
     }
 }
@@ -31,7 +31,6 @@ impl CudaCrate for Cudarc {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = CudaSlice<f32>;
-    type Bytes = CudaSlice<u8>;
 
     // It copies from and to pageable memory, which waits with the context locked: the other rank needs it for its call.
     const SHARES_A_DEVICE: bool = false;
@@ -54,16 +53,10 @@ impl CudaCrate for Cudarc {
     fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
         stream.clone_htod(values).unwrap()
     }
-    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> CudaSlice<u8> {
-        stream.clone_htod(bytes).unwrap()
-    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
         stream.alloc_zeros(length).unwrap()
     }
     fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
-        stream.clone_dtoh(buffer).unwrap()
-    }
-    fn read_bytes(stream: &Arc<CudaStream>, buffer: &CudaSlice<u8>) -> Vec<u8> {
         stream.clone_dtoh(buffer).unwrap()
     }
 }
@@ -81,6 +74,7 @@ fn main() -> ExitCode {
     let two_devices = cases![
         views_are_sent_and_received,
         views_of_bytes_are_aligned,
+        bytes_of_a_type_known_at_run_time_are_summed,
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
         captured_operation_takes_no_slice_but_memory_of_nccl,
@@ -138,6 +132,21 @@ fn views_of_bytes_are_aligned() {
         rank.comm.all_reduce_in_place(words, ReduceOp::Sum, &rank.stream).unwrap();
         let expected = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1];
         assert_eq!(rank.other.clone_dtoh(&bytes).unwrap(), expected);
+    });
+}
+
+/// The buffers are dropped straight after the call: their guards are kept as those of typed buffers are.
+fn bytes_of_a_type_known_at_run_time_are_summed() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
+        let send = rank.other.clone_htod(&bytes(rank.comm.rank() as i32 + 1000)).unwrap();
+        let mut recv = rank.other.clone_htod(&bytes(0)).unwrap();
+        let (from, to) = (AnyBuffer::new(DataType::Int32, &send), AnyBuffer::new(DataType::Int32, &mut recv));
+        rank.be_late();
+        rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
+        drop(send);
+        rank.overwrite_free_memory();
+        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), bytes(2001));
     });
 }
 

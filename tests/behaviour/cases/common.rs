@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use libnccl::communicator::{AbortHandle, Health};
 use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef};
 use libnccl_test_support::init_in_group;
 
@@ -24,6 +25,13 @@ pub(super) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
     let value = what();
     assert!(start.elapsed() < limit, "it took {:?}", start.elapsed());
     value
+}
+
+/// Waits until a communicator's owner is in a call.
+pub(super) fn wait_until_busy(handle: &AbortHandle) {
+    while handle.health() != Health::Busy {
+        std::thread::yield_now();
+    }
 }
 
 /// Asserts that an `all_reduce` with the other ranks gives the right result.

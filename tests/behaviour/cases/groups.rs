@@ -4,16 +4,15 @@
 use std::time::Duration;
 
 use libnccl::buffer::MemorySpace;
-use libnccl::communicator::{Health, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
-use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all};
+use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
     methods_while_group_is_open_are_invalid_usage,
     failed_closure_starts_nothing_and_fails_members,
-    panic_in_group_starts_nothing_and_fails_members,
     group_of_another_library_is_an_error,
     own_error_of_a_try_group_cancels_it,
     abort_of_any_member_ends_a_group,
@@ -94,21 +93,6 @@ fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     assert_works(nccl, &of_one_thread(nccl, 2));
 }
 
-fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffer = [5_i32];
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        nccl.group(|g| -> Result<()> {
-            comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
-            std::panic::resume_unwind(Box::new("on purpose"))
-        })
-    }));
-    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
-    assert_eq!(buffer, [5]);
-    assert_failed(&comms[0]);
-    assert_works(nccl, &of_one_thread(nccl, 2));
-}
-
 fn group_of_another_library_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let functions =
@@ -185,9 +169,7 @@ fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
         let handle = pair[aborted][0].abort_handle();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                while handle.health() != Health::Busy {
-                    std::thread::yield_now();
-                }
+                wait_until_busy(&handle);
                 handle.abort().unwrap();
             });
             without_peers(nccl, [&pair[0], &pair[1]])

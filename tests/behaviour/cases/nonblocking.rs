@@ -1,23 +1,22 @@
 //! Communicators with a timeout: no call waits for ever, and nothing uses a buffer after its call.
 
-use std::sync::Mutex;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libnccl::error::ResultCode;
 use libnccl::window::{WaitSignal, WindowFlags};
 use libnccl::{CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
-    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
-    sum_of_all, within,
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads_with, sum_of_all,
+    wait_until_busy, within,
 };
 
 /// A timeout that is never reached, even on a slow machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);
-const MOMENT: Duration = Duration::from_millis(50);
 
 cases! {
     operations_with_timeout_succeed_in_time,
@@ -30,7 +29,6 @@ cases! {
     abort_handle_during_blocking_call_aborts_after_it,
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
-    group_timeout_fails_all_members,
     buffers_of_group_after_timeout_are_not_written,
     blocking_and_nonblocking_in_one_group_is_an_error,
 }
@@ -67,15 +65,12 @@ const WAITING: [(&str, Call); 9] = [
 ];
 
 /// Does `work` as rank 0 while rank 1 does nothing, and returns rank 1's communicator.
-fn alone(nccl: &Nccl, timeout: Duration, work: impl Fn(Communicator) + Sync) -> Communicator {
-    let idle = on_threads_with(nccl, 2, &with_timeout(timeout), |comm| match comm.rank() {
-        0 => {
-            work(comm);
-            None
-        }
-        _ => Some(comm),
-    });
-    idle.into_iter().flatten().next().expect("rank 1's")
+fn alone(nccl: &Nccl, timeout: Duration, work: impl FnOnce(Communicator)) -> Communicator {
+    // In a group, as a thread that starts late would be a timeout.
+    let mut comms = of_one_thread_with(nccl, 2, &with_timeout(timeout));
+    let other = comms.pop().expect("rank 1");
+    work(comms.pop().expect("rank 0"));
+    other
 }
 
 fn assert_lost(comm: &Communicator) {
@@ -220,22 +215,22 @@ fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl
 
 /// A blocking call cannot be interrupted: the abort takes effect after it.
 fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        if comm.rank() == 1 {
-            thread::sleep(4 * MOMENT);
-            assert_works(&comm);
-            return assert_lost(&comm);
-        }
-        let handle = comm.abort_handle();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                thread::sleep(MOMENT);
-                let start = Instant::now();
-                handle.abort().unwrap();
-                assert!(start.elapsed() < SHORT, "it waited");
-            });
-            assert_works(&comm);
+    let mut comms = of_one_thread(nccl, 2);
+    let (other, comm) = (comms.pop().expect("rank 1"), comms.pop().expect("rank 0"));
+    let (handle, (sender, aborted)) = (comm.abort_handle(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            wait_until_busy(&handle);
+            handle.abort().unwrap();
+            sender.send(()).unwrap();
         });
+        scope.spawn(move || {
+            let aborted = aborted.recv_timeout(SHORT);
+            assert_works(&other);
+            aborted.expect("the abort does not wait for the call");
+            assert_lost(&other);
+        });
+        assert_works(&comm);
         assert_aborted("afterwards", comm.async_error());
         assert_aborted("afterwards", comm.destroy());
     });
@@ -243,11 +238,14 @@ fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
 
 fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
-            if comm.rank() == 1 {
-                thread::sleep(MOMENT);
-                return comm.abort().unwrap();
-            }
+        let mut comms = of_one_thread_with(nccl, 2, &with_timeout(LONG_TIMEOUT));
+        let (other, comm) = (comms.pop().expect("rank 1"), comms.pop().expect("rank 0"));
+        let handle = comm.abort_handle();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                wait_until_busy(&handle);
+                other.abort().unwrap();
+            });
             let error = within(SHORT, || call(nccl, &comm)).unwrap_err();
             assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{what}: {error}");
             assert!(error.to_string().starts_with(&format!("{what} failed: ")), "{error}");
@@ -274,44 +272,24 @@ fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
 
-/// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
-fn group_timeout_fails_all_members(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
-    let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
-    assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
-    assert!(comms[..2].iter().any(|comm| comm.as_raw().is_null()));
-    for comm in &comms[..2] {
-        let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM);
-        assert!(matches!(refused, Err(Error::Aborted { .. } | Error::InvalidUsage { .. })), "{refused:?}");
-    }
-    assert_lost(&comms[2]);
-    within(SHORT, || drop(comms));
-}
-
 /// Also those of a member whose own timeout is longer.
 fn buffers_of_group_after_timeout_are_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
-    let (id, buffer) = (nccl.unique_id().unwrap(), Mutex::new(vec![7_i32; COUNT]));
-    let mut comms = on_threads_with(nccl, 2, &with_timeout(TIMEOUT), |short| {
-        let long =
-            nccl.communicator(2, short.rank(), &id).config(&with_timeout(LONG_TIMEOUT)).init().unwrap();
-        if short.rank() == 0 {
-            let (mut buffer, mut one) = (buffer.lock().unwrap(), [1_i32]);
-            let ended = within(SHORT, || {
-                nccl.group(|g| {
-                    long.recv(&mut *buffer, 1, g.stream(STREAM))?;
-                    short.all_reduce_in_place(&mut one, ReduceOp::Sum, g.stream(STREAM))
-                })
-            });
-            assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
-        }
-        (short, long)
+    let ranks = |timeout| of_one_thread_with(nccl, 2, &with_timeout(timeout));
+    let (short, mut long) = (ranks(TIMEOUT), ranks(LONG_TIMEOUT));
+    let (mut buffer, mut one) = (vec![7_i32; COUNT], [1_i32]);
+    let ended = within(SHORT, || {
+        nccl.group(|g| {
+            long[0].recv(&mut buffer, 1, g.stream(STREAM))?;
+            short[0].all_reduce_in_place(&mut one, ReduceOp::Sum, g.stream(STREAM))
+        })
     });
-    let (_, other) = comms.pop().unwrap();
+    assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
+    let other = long.pop().unwrap();
     // The send may succeed if it is buffered.
     let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
     assert_lost(&other);
-    assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
+    assert!(buffer.iter().all(|element| *element == 7));
 }
 
 fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {

@@ -4,15 +4,13 @@ use libnccl::error::ResultCode;
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
-use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;
 
 cases! {
     nccl_memory_is_unmapped_by_its_last_user,
-    window_buffer_is_reduced,
-    one_thread_registers_windows_of_all_ranks,
     put_signal_writes_next_ranks_window,
     window_memory_in_use_by_peers_is_kept,
     put_beyond_a_shorter_window_is_an_error,
@@ -88,47 +86,6 @@ fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     for file in files {
         assert!(!maps.contains(&format!(" {file} ")), "{file} is still mapped");
     }
-}
-
-fn window_buffer_is_reduced(nccl: &Nccl) {
-    on_threads(nccl, 3, |comm| {
-        for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
-            let mut buffer = nccl.alloc(COUNT).unwrap();
-            let window = register(&comm, &mut buffer, flags).unwrap();
-            assert!(window.is_active() && window.len() == COUNT);
-            assert_eq!(window.user_ptr().unwrap(), buffer.as_mut_ptr());
-            assert!(buffer.as_slice().is_none());
-            assert_sums(&comm, &mut buffer);
-            end(&comm, window, &mut buffer);
-            buffer.free().unwrap();
-        }
-        assert_works(&comm);
-    });
-}
-
-fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [nccl.alloc::<i32>(COUNT).unwrap(), nccl.alloc::<i32>(COUNT).unwrap()];
-    buffers[0].as_mut_slice().unwrap().fill(5);
-    let windows = nccl
-        .group(|g| {
-            // SAFETY: both have as many elements.
-            let register =
-                |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::COLL_SYMMETRIC) };
-            comms.iter().zip(&mut buffers).map(register).collect::<Result<Vec<_>>>()
-        })
-        .unwrap();
-    let signals = [signal_of(0)];
-    let half = buffers[0].get(..HALF).unwrap();
-    nccl.group(|g| {
-        comms[0].put_signal(half, 1, windows[0].at(HALF), Signal::default(), g.stream(STREAM))?;
-        comms[1].wait_signal(&signals, g.stream(STREAM))
-    })
-    .unwrap();
-    // SAFETY: what was started has run, and no other thread has the communicators.
-    buffers.iter_mut().for_each(|buffer| unsafe { buffer.assume_idle() });
-    windows.into_iter().for_each(|window| window.deregister().unwrap());
-    assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
 }
 
 /// Puts the first half of every rank's window into the second half of the next rank's.

@@ -2,21 +2,18 @@
 
 use std::sync::{Barrier, mpsc};
 use std::thread;
-use std::time::Duration;
 
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
-    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_each,
-    on_threads_with, within,
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads_each, on_threads_with,
+    wait_until_busy, within,
 };
 
 cases! {
     split_orders_ranks_by_color_and_key,
-    child_has_its_own_options,
-    shrink_leaves_parent_usable,
     shrink_after_lost_rank_works,
     grow_adds_new_ranks,
     grow_id_is_used_once,
@@ -71,35 +68,6 @@ fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
             child.into_iter().for_each(|child| use_up(child, 3, rank - 1));
             // No rank has a color.
             assert!(comm.split(None, 0).init().unwrap().is_none());
-            assert_works(&comm);
-            comm.destroy().unwrap();
-        });
-    }
-}
-
-/// Splits a nonblocking child off a blocking parent.
-fn child_has_its_own_options(nccl: &Nccl) {
-    on_threads(nccl, 2, |comm| {
-        let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
-        let child = comm.split(Some(0), 0).config(&config).init().unwrap().expect("a child");
-        assert_works(&child);
-        if comm.rank() == 0 {
-            let error = within(SHORT, || sum(&child)).unwrap_err();
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        }
-        assert_works(&comm);
-    });
-}
-
-fn shrink_leaves_parent_usable(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_with(nccl, 3, &config, |comm| {
-            let rank = comm.rank();
-            if rank != 1 {
-                let shrunk = comm.shrink(&[1], ShrinkMode::Default).init().unwrap();
-                use_up(shrunk, 2, rank / 2);
-            }
-            // The parent is still usable.
             assert_works(&comm);
             comm.destroy().unwrap();
         });
@@ -186,9 +154,11 @@ fn grow_id_is_used_once(nccl: &Nccl) {
 /// Ranks 0 and 1 wait for rank 2, which revokes instead.
 fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
     for config in configs() {
-        on_threads_each(working(nccl, 3, &config), |comm| {
+        let comms = working(nccl, 3, &config);
+        let handles: Vec<_> = comms[..2].iter().map(Communicator::abort_handle).collect();
+        on_threads_each(comms, |comm| {
             if comm.rank() == 2 {
-                thread::sleep(Duration::from_millis(100));
+                handles.iter().for_each(wait_until_busy);
             } else {
                 let ended = within(SHORT, || sum(&comm)).unwrap_err();
                 assert!(matches!(ended, Error::Nccl { .. }), "{ended:?}");

@@ -9,9 +9,7 @@ use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
     send_recv_passes_messages_around_a_ring,
-    send_recv_in_a_group_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
-    vector_collectives_with_zero_counts_wait_for_nobody,
     wrong_counts_are_an_error_that_names_them,
 }
 
@@ -45,21 +43,6 @@ fn send_recv_passes_messages_around_a_ring(nccl: &Nccl) {
             assert_eq!(recv, elements(previous, previous), "{size} ranks");
         });
     }
-}
-
-fn send_recv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 3);
-    let sends = [0, 1, 2].map(|rank| elements(rank, 5));
-    let mut recvs = [(); 3].map(|()| vec![-1; 5]);
-    nccl.group(|g| {
-        for (comm, recv) in comms.iter().zip(&mut recvs) {
-            let rank = comm.rank();
-            comm.send_recv(&sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, g.stream(STREAM))?;
-        }
-        Ok(())
-    })
-    .unwrap();
-    assert_eq!(recvs, [elements(2, 5), elements(0, 5), elements(1, 5)]);
 }
 
 const ROOT: usize = 2;
@@ -115,25 +98,6 @@ fn vector_collectives_move_every_part(nccl: &Nccl) {
             assert_eq!(recv, expected, "all_to_all_v, {counts:?}, rank {rank}");
         }
     });
-}
-
-/// Calls them on one rank of two only.
-fn vector_collectives_with_zero_counts_wait_for_nobody(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let (comm, mut nothing) = (&comms[0], [0_u8; 0]);
-    comm.all_gather_v(&[], &mut nothing, &[0, 0], STREAM).unwrap();
-    comm.all_to_all_v(&[], &mut nothing, &[0, 0], &[0, 0], STREAM).unwrap();
-    comm.gather_v(&[], &mut nothing, &[0, 0], 0, STREAM).unwrap();
-    comm.scatter_v(&[], &mut nothing, &[0, 0], 0, STREAM).unwrap();
-    comm.reduce_scatter_v(&[], &mut nothing, &[0, 0], ReduceOp::Sum, STREAM).unwrap();
-    // A rank sends without receiving.
-    let mut received = [0_u8; 3];
-    nccl.group(|g| {
-        comm.all_to_all_v(&[1, 2, 3], &mut nothing, &[0, 3], &[0, 0], g.stream(STREAM))?;
-        comms[1].all_to_all_v(&[], &mut received, &[0, 0], &[3, 0], g.stream(STREAM))
-    })
-    .unwrap();
-    assert_eq!(received, [1, 2, 3]);
 }
 
 fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
