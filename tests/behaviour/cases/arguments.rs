@@ -6,7 +6,7 @@ use libnccl::buffer::AnyBuffer;
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{Config, Context, DataType, Error, Nccl, ReduceOp, Result, Slice, SliceMut, sys};
 
-use super::common::{STREAM, cases, of_one_thread};
+use super::common::{SHORT, STREAM, cases, of_one_thread, of_one_thread_with};
 
 cases! {
     short_buffer_error_names_both_lengths,
@@ -75,7 +75,8 @@ fn check(wrong: Result<()>, text: &str) {
 // Regression: baracuda does not check lengths, or panics.
 // Regression: ferrotorch guesses the data type from the size, and checks no sizes.
 fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 3);
+    // A call that is not refused waits for the other ranks.
+    let comms = of_one_thread_with(nccl, 3, &Config::new().timeout(SHORT));
     let comm = &comms[1];
     let (send, mut recv) = (vec![0_i32; 12], vec![0_i32; 12]);
     let wrong = comm.all_reduce(&send, &mut recv[..11], ReduceOp::Sum, STREAM);

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{CallOptions, Error, Nccl, ReduceOp, Result};
+use libnccl::{CallOptions, Config, Error, Nccl, ReduceOp, Result};
 
-use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread_with, on_threads};
 
 cases! {
     send_recv_passes_messages_around_a_ring,
@@ -112,7 +112,8 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
         error @ Error::InvalidArgument { kind: InvalidArgumentKind::Rank, .. } => error.to_string(),
         other => panic!("{other}"),
     };
-    let comms = of_one_thread(nccl, 3);
+    // A call that is not refused waits for the other ranks.
+    let comms = of_one_thread_with(nccl, 3, &Config::new().timeout(SHORT));
     let comm = &comms[1];
     let (send, mut recv) = ([0_i32; 4], [0_i32; 9]);
     let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4], STREAM);
