@@ -201,19 +201,9 @@ fn configured_sequences() -> Vec<Case> {
     ]);
     const COUNTS: [usize; 4] = [4, 0, 2, 0];
     vec![
-        Case::new("configured all_gather_v", broadcasts.clone(), |f| {
+        Case::new("configured all_gather_v", broadcasts, |f| {
             let on = CallOptions::on(stream()).config(&f.config);
             f.comm.all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, on)
-        }),
-        Case::new("grouped configured all_gather_v", in_group(broadcasts), |f| {
-            f.nccl.group(|g| {
-                f.comm.all_gather_v(
-                    send::<i8>(2),
-                    recv::<i8>(6),
-                    &COUNTS,
-                    g.stream(CallOptions::on(stream()).config(&f.config)),
-                )
-            })
         }),
         Case::new("configured reduce_scatter_v", reductions, |f| {
             let on = CallOptions::on(stream()).config(&f.config);
