@@ -57,7 +57,7 @@ fn run_in_process(first: u64, count: u64) {
     let output = output.expect("this program can be run");
     let errors = String::from_utf8_lossy(&output.stderr);
     // The seed of the failed sequence is the last one.
-    let last: Vec<&str> = errors.lines().rev().take(30).collect();
+    let last: Vec<&str> = errors.lines().rev().take(200).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
     assert!(output.status.success(), "{}\n{}", output.status, last.join("\n"));
 }
