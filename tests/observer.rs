@@ -479,9 +479,13 @@ fn drop_of_a_communicator_survives_its_observers() {
 }
 
 #[test]
-fn timeout_of_an_observed_operation_names_its_number() {
-    let config = Config::new().timeout(Duration::from_millis(400)).observer(Arc::new(Diary::default()));
+fn timeout_of_an_observed_operation_names_its_number_and_ends_it() {
+    let diary = Arc::new(Diary::default());
+    let config = Config::new().timeout(Duration::from_millis(400)).observer(diary.clone());
     let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
+    diary.take();
     let error = comms[0].barrier(&mut [0_u8], STREAM).unwrap_err().to_string();
     assert!(error.starts_with("barrier, operation 1 on rank 0 of 2: not done after "), "{error}");
+    let expected = ["1 barrier", "rank 0 of 2: TimedOut", "rank 0 of 2: Aborted", "1 to 1 failed"];
+    assert_eq!(diary.take(), expected);
 }
