@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use libnccl::communicator::Health;
 use libnccl::error::ResultCode;
 use libnccl::window::{WaitSignal, WindowFlags};
 use libnccl::{CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result};
@@ -209,7 +210,10 @@ fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl
     assert!(matches!(lost, Err(Error::Nccl { call: "synchronize", .. })), "{lost:?}");
     let lost = comms[0].wait_for(&STREAM, LONG_TIMEOUT);
     assert!(matches!(lost, Err(Error::Nccl { call: "wait_for", .. })), "{lost:?}");
-    comms[0].abort_handle().abort().unwrap();
+    let handle = comms[0].abort_handle();
+    assert!(matches!(handle.health(), Health::Failed(_)), "{:?}", handle.health());
+    handle.abort().unwrap();
+    assert!(matches!(handle.health(), Health::Ended), "{:?}", handle.health());
     assert_aborted("synchronize", comms[0].synchronize(&STREAM, LONG_TIMEOUT));
 }
 
