@@ -53,8 +53,9 @@ def main():
     for (reason, suite), tests in failures.items():
         tests = list(dict.fromkeys(tests))
         names = ", ".join(f"`{test}`" for test in tests[:2]) + (f" and {len(tests) - 2} more" if len(tests) > 2 else "")
-        print(f"| {names} | {suite.partition(' `')[0]} | {reason} |")
-    print("\nThe other skipped tests are skipped by their own conditions, which the lists name.")
+        print(f"| {names} | {suite.partition(' `')[0].rstrip(',')} | {reason} |")
+    print("\nThe other skipped tests are skipped by their own conditions, which the lists name. PyTorch 2.15 uses a new implementation, nccl2, for")
+    print("backend `nccl`; `TORCH_DIST_USE_NCCL2=0` selects the old one, for which the suite was written.")
     print(MANUAL, end="")
 
 
