@@ -17,23 +17,26 @@ pub(crate) enum Implementation {
     InProcess,
     SharedObject,
     Emulation,
+    /// The shared object behind libnccl-trace, which records the calls.
+    Recorded,
     WithoutGpu,
     Gpu,
 }
 
 impl Implementation {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::InProcess, Self::SharedObject, Self::Emulation, Self::WithoutGpu, Self::Gpu];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::InProcess, Self::SharedObject, Self::Emulation, Self::Recorded, Self::WithoutGpu, Self::Gpu];
 
     /// Returns why the implementation is absent.
     pub(crate) fn examine(self) -> Result<(), String> {
         match self {
             Self::InProcess => Ok(()),
-            Self::SharedObject | Self::Emulation => {
+            Self::SharedObject | Self::Emulation | Self::Recorded => {
                 let program = env::current_exe().map_err(|error| error.to_string())?;
-                match program.with_file_name("libnccl_cpu.so").exists() {
+                let needed = if self == Self::Recorded { "libnccl_trace.so" } else { "libnccl_cpu.so" };
+                match program.with_file_name(needed).exists() {
                     true => Ok(()),
-                    false => Err("the shared object is not beside this program".into()),
+                    false => Err(format!("{needed} is not beside this program")),
                 }
             }
             // With a GPU, the same calls return other codes.
@@ -58,6 +61,8 @@ impl Implementation {
         match self {
             Self::WithoutGpu if case.name.ends_with("without_communicator") => vec![1],
             Self::WithoutGpu => vec![],
+            // What it forwards is the same for each call; at the limits, its own reading of the arguments is too.
+            Self::Recorded if !case.name.starts_with("arguments::") => vec![],
             Self::Gpu => (1..=2).filter(|ranks| case.ranks.contains(ranks)).collect(),
             _ => vec![*case.ranks.end()],
         }
@@ -82,6 +87,7 @@ impl Implementation {
         match self {
             Self::InProcess => libnccl_cpu::nccl(),
             Self::SharedObject | Self::Emulation => open(&libnccl_test_support::shared_object("nccl_cpu")),
+            Self::Recorded => open(&libnccl_test_support::shared_object("nccl_trace")),
             Self::WithoutGpu => open(&nvidia_library().expect("found by the parent before")),
             Self::Gpu => Nccl::load().expect("loaded by the parent before"),
         }
@@ -102,7 +108,7 @@ impl Implementation {
 
     /// Returns whether the implementation is the CPU backend, whose error texts are known.
     pub(crate) fn is_cpu_backend(self) -> bool {
-        matches!(self, Self::InProcess | Self::SharedObject | Self::Emulation)
+        matches!(self, Self::InProcess | Self::SharedObject | Self::Emulation | Self::Recorded)
     }
 
     /// Prepares the environment of a rank's process. `directory` is for this case alone.
@@ -111,6 +117,10 @@ impl Implementation {
             Self::Emulation => {
                 libnccl_test_support::install(&directory.join("libraries"));
                 command.env("LD_LIBRARY_PATH", directory.join("libraries")).env("LIBNCCL_CPU_RACES", "error");
+            }
+            Self::Recorded => {
+                let library = libnccl_test_support::shared_object("nccl_cpu");
+                command.env("LIBNCCL_TRACE_LIBRARY", library);
             }
             Self::Gpu if ranks > 1 => {
                 // Reductions in NVLink's switches (NVLS) do not support a shared GPU.
@@ -130,6 +140,7 @@ impl fmt::Display for Implementation {
             Self::InProcess => "CPU in process",
             Self::SharedObject => "CPU shared object",
             Self::Emulation => "CPU on the CUDA emulation",
+            Self::Recorded => "CPU behind libnccl-trace",
             Self::WithoutGpu => "NVIDIA without a GPU",
             Self::Gpu => "GPU",
         })

@@ -1,5 +1,5 @@
 //! NCCL's C functions, called through the function table of every implementation that is present: the CPU backend in process, as
-//! a shared object with a process per rank, and on the CUDA emulation; NVIDIA's NCCL without a GPU; and a GPU.
+//! a shared object with a process per rank, on the CUDA emulation, and behind libnccl-trace; NVIDIA's NCCL without a GPU; and a GPU.
 //!
 //! Each case runs in processes that are this program, started again, so a hang ends and a crash has one name. An implementation
 //! that is absent, and a case that it lacks something for, are listed as ignored, with the reason.

@@ -189,29 +189,6 @@ fn program_is_recorded_however_it_finds_nccl() {
     check_calls(&fixture, &command.output().unwrap());
 }
 
-/// The calls of `accepts.c` have arguments at and beyond their limits, such as garbage where an old config has no name.
-#[test]
-fn calls_at_their_limits_return_the_codes_of_the_library_behind() {
-    let fixture = Fixture::new();
-    let program = fixture.compile("../../../cpu-so/tests/c/accepts.c", "accepts", &["-ldl"]);
-    // Each waits for what does not come.
-    let start = |library: &str| {
-        let mut command = Command::new(&program);
-        command.arg(fixture.path(library)).env("LIBNCCL_TRACE_LIBRARY", fixture.path("cpu/libnccl.so.2"));
-        command.env_remove("NCCL_DEBUG").env_remove("LIBNCCL_RECORDER_FILE");
-        command.stdout(Stdio::piped()).spawn().unwrap()
-    };
-    let codes = |child: Child| {
-        let (printed, _) = ended(child.wait_with_output().unwrap(), 0, "accepts");
-        let code = |line: &str| line.rsplit_once('\t').expect("a code and a text").0.to_owned();
-        printed.lines().map(code).collect::<Vec<_>>()
-    };
-    let (behind, recorded) = (start("cpu/libnccl.so.2"), start("trace/libnccl-trace.so"));
-    let (behind, recorded) = (codes(behind), codes(recorded));
-    let differences: Vec<_> = recorded.iter().filter(|line| !behind.contains(line)).collect();
-    assert!(differences.is_empty() && recorded.len() == behind.len(), "{differences:#?}");
-}
-
 #[test]
 fn program_without_nccl_leaves_nothing_and_its_exit_status_is_passed_on() {
     let fixture = Fixture::new();
