@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -15,9 +15,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{
-    LIMIT, Process, assert_has, ended, json, lines, nccl, read, repository, run, send, wait_until,
-};
+use crate::common::{LIMIT, Process, assert_has, json, lines, nccl, read, repository, run, send, wait_until};
 use crate::snapshot::Session;
 
 /// Folders with the CPU backend, the library that records, programs, and recordings.
