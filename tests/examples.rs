@@ -67,14 +67,14 @@ fn late_rank_is_an_error_of_synchronize_before_a_copy_waits_for_it() {
 }
 
 #[test]
-fn losses_of_two_ranks_are_those_of_one() {
+fn losses_of_two_ranks_equal_one_rank() {
     let printed = run("ddp", "2");
     assert!(printed.contains("largest difference of a step: 0.0e0 of the loss"), "{printed}");
     assert!(printed.contains("target/ddp.svg"), "{printed}");
 }
 
 #[test]
-fn losses_of_four_ranks_are_those_of_one_within_the_bound() {
+fn losses_of_four_ranks_equal_one_rank_within_the_bound() {
     run("ddp", "4");
 }
 
@@ -100,13 +100,13 @@ fn killed_rank_is_replaced_after_all_have_aborted_or_by_growing() {
 }
 
 #[test]
-fn ranks_go_on_without_the_one_that_revoked_the_communicator() {
+fn ranks_continue_without_the_revoking_rank() {
     let expected = [steps(1, 3, 10, 4), "rank 3 of 4 ended: exit status: 0\n".to_owned(), steps(4, 6, 6, 3)];
     assert_eq!(run_with(None, "recovery", &["4", "revoke"]), expected.concat());
 }
 
 #[test]
-fn ranks_that_share_a_device_go_on_without_the_killed_one() {
+fn ranks_sharing_a_device_continue_without_the_killed_one() {
     let libraries = tempfile::tempdir().unwrap();
     libnccl_test_support::install(libraries.path());
     let variables = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("LIBNCCL_CPU_DEVICES", "1")];
@@ -126,7 +126,7 @@ fn divided_layer_computes_the_whole_one() {
 }
 
 #[test]
-fn ranks_in_processes_of_their_own_add_up_their_numbers() {
+fn ranks_in_separate_processes_sum_their_numbers() {
     let expected = "4 ranks, by RANK and WORLD_SIZE: the sum of their numbers is 6\n";
     assert_eq!(run("multi_process", "4"), expected);
 }

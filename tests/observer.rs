@@ -321,7 +321,7 @@ fn observer_added_by_an_observer_sees_starts_and_ends_in_pairs() {
 }
 
 #[test]
-fn children_have_the_observers_of_their_parent_unless_they_have_their_own() {
+fn children_inherit_observers_unless_they_have_their_own() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
@@ -338,7 +338,7 @@ fn children_have_the_observers_of_their_parent_unless_they_have_their_own() {
 }
 
 #[test]
-fn members_of_a_communicator_and_its_children_have_an_identity_in_common() {
+fn communicator_members_and_children_share_an_identity() {
     #[derive(Default)]
     struct Members(Mutex<Vec<Membership>>);
     impl Observer for Members {
@@ -430,7 +430,7 @@ fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
 }
 
 #[test]
-fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
+fn process_observer_is_given_to_later_communicators() {
     let nccl = libnccl_cpu::nccl();
     let name = "observed by the process";
     let diary = Arc::new(Diary::default());

@@ -34,7 +34,7 @@ fn names_round_trip() {
 }
 
 #[test]
-fn error_for_another_name_lists_the_names() {
+fn error_for_an_unknown_name_lists_the_names() {
     for text in ["", "float3", " f32", "bool"] {
         assert_eq!(
             text.parse::<DataType>().unwrap_err().to_string(),
@@ -117,7 +117,7 @@ fn bytes_text_and_c_form_of_an_id_round_trip() {
 }
 
 #[test]
-fn wrong_length_or_digit_of_an_id_is_an_error() {
+fn id_with_wrong_length_or_digit_is_an_error() {
     let error = |text: &str| text.parse::<UniqueId>().unwrap_err().to_string();
     for length in [0, 127, 129] {
         let expected = format!("a unique id has 128 bytes; {length} were given");
@@ -216,7 +216,7 @@ mod serialized_ids {
     }
 
     #[test]
-    fn other_text_or_type_is_an_error_that_names_the_expected_form() {
+    fn other_text_or_type_error_names_the_expected_form() {
         let short: StrDeserializer<'_, Error> = "ab".into_deserializer();
         let error = UniqueId::deserialize(short).unwrap_err();
         assert_eq!(error.to_string(), "a unique id has 128 bytes; 1 were given");
@@ -236,7 +236,7 @@ mod device {
     use libnccl::sys::{NCCL_API_MAGIC, NCCL_VERSION_CODE, since};
 
     #[test]
-    fn initializer_version_is_at_most_that_of_the_library_and_the_header() {
+    fn initializer_version_is_capped_by_library_and_header() {
         for (library, expected) in
             [(22_907, 22_907), (NCCL_VERSION_CODE, NCCL_VERSION_CODE), (u32::MAX, NCCL_VERSION_CODE)]
         {

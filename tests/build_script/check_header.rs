@@ -49,7 +49,7 @@ mod report {
     }
 
     #[test]
-    fn path_that_names_no_header_is_refused() {
+    fn path_without_header_is_refused() {
         let (directory, header) = written("");
         let missing = directory.path().join("absent.h");
         let cases = [
@@ -68,7 +68,7 @@ mod report {
     }
 
     #[test]
-    fn header_that_is_not_nccls_is_refused() {
+    fn header_of_another_library_is_refused() {
         let Some(()) = libclang() else { return };
         let cases = [
             ("int ncclSend(void);", "it does not define NCCL_VERSION_CODE, as every nccl.h does"),
@@ -91,7 +91,7 @@ mod report {
     }
 
     #[test]
-    fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
+    fn header_next_to_cuda_and_c_library_headers_is_read_with_the_stubs() {
         let Some(()) = libclang() else { return };
         let (directory, header) = written(OURS);
         for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
@@ -102,7 +102,7 @@ mod report {
     }
 
     #[test]
-    fn header_of_an_older_release_lists_what_is_newer() {
+    fn older_header_lists_newer_items() {
         let Some(()) = libclang() else { return };
         let older = with(
             OURS,
@@ -125,7 +125,7 @@ mod report {
     }
 
     #[test]
-    fn header_of_a_newer_release_may_add_items_and_rename_parameters() {
+    fn newer_header_may_add_items_and_rename_parameters() {
         let Some(()) = libclang() else { return };
         let version = ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23300");
         let newer = with(
@@ -155,7 +155,7 @@ mod report {
     }
 
     #[test]
-    fn header_of_rccl_may_lack_items_and_have_others() {
+    fn rccl_header_may_lack_items_and_add_others() {
         let Some(()) = libclang() else { return };
         let report = run_text(RCCL, false).unwrap();
         for line in [
@@ -275,7 +275,7 @@ mod rules {
     }
 
     #[test]
-    fn differences_of_equal_headers_and_of_an_older_one_are_none() {
+    fn equal_or_older_header_has_no_differences() {
         let Some(()) = libclang() else { return };
         let ours = views(OURS);
         assert_eq!(differing(&ours, &ours), Vec::<String>::new());
@@ -283,7 +283,7 @@ mod rules {
     }
 
     #[test]
-    fn differences_in_the_same_release_are_named() {
+    fn differences_in_the_same_version_are_named() {
         let Some(()) = libclang() else { return };
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
@@ -306,7 +306,7 @@ mod rules {
     }
 
     #[test]
-    fn differences_from_an_older_release_are_named() {
+    fn differences_from_an_older_version_are_named() {
         let Some(()) = libclang() else { return };
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
@@ -333,7 +333,7 @@ mod rules {
     }
 
     #[test]
-    fn differences_of_a_wrong_since_are_named() {
+    fn wrong_since_is_named() {
         let Some(()) = libclang() else { return };
         let early =
             with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
@@ -353,7 +353,7 @@ mod rules {
     }
 
     #[test]
-    fn parameter_handle_of_older_releases_was_the_struct() {
+    fn parameter_handle_of_older_versions_was_the_struct() {
         let Some(()) = libclang() else { return };
         let former = with(
             OURS,

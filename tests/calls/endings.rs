@@ -82,7 +82,7 @@ const HISTORIES: &[History] = &[
 // Regression: nccl4py closes resources on a hanging communicator before it aborts.
 // Regression: monarch, cubecl, candle and mistral.rs leak communicators.
 #[test]
-fn every_ending_after_any_history_ends_handles_once() {
+fn every_teardown_after_any_history_destroys_handles_once() {
     for (history_name, history) in HISTORIES {
         for (end_name, end) in ENDINGS {
             let fixture = Fixture::new();
@@ -96,7 +96,7 @@ fn every_ending_after_any_history_ends_handles_once() {
 
 // Regression: cudarc panics in drop if the abort fails.
 #[test]
-fn every_ending_any_result_code_ends_handles_once() {
+fn every_teardown_with_any_result_code_destroys_handles_once() {
     for (name, end) in ENDINGS {
         for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
             for code in CODES {
@@ -111,7 +111,7 @@ fn every_ending_any_result_code_ends_handles_once() {
 
 /// Ends a parent, its child and its grandchild in every order, and in every way.
 #[test]
-fn parent_and_children_in_any_order_end_once() {
+fn parent_and_children_are_destroyed_once_in_any_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
         for (name, end) in ENDINGS {
@@ -134,7 +134,7 @@ fn parent_and_children_in_any_order_end_once() {
 
 /// A communicator that reports an impossible size or rank is ended, together with its siblings.
 #[test]
-fn invalid_size_or_rank_from_nccl_ends_communicator() {
+fn invalid_size_or_rank_from_nccl_destroys_communicator() {
     for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
@@ -185,7 +185,7 @@ fn destroy_after_async_error_aborts_and_reports_it() {
 
 /// NCCL only queues an abort inside a group, and drops it if the group is cancelled.
 #[test]
-fn end_inside_open_group_is_not_part_of_it() {
+fn teardown_in_open_group_is_not_part_of_it() {
     const INSIDE: &[Ending] = &[
         ("drop", drop),
         ("abort", |comm| comm.abort().unwrap()),
@@ -211,7 +211,7 @@ fn end_inside_open_group_is_not_part_of_it() {
 
 /// NCCL writes the handle although the creation failed, and the parent points to the child's abort flag.
 #[test]
-fn child_whose_creation_failed_is_not_ended() {
+fn child_whose_creation_failed_is_not_destroyed() {
     for code in [1, 3, 6] {
         let fixture = Fixture::new();
         fixture.fake.set_code_once("ncclCommSplit", 0, code);
@@ -225,7 +225,7 @@ fn child_whose_creation_failed_is_not_ended() {
 
 /// The communicators of a group that failed were never complete.
 #[test]
-fn communicator_of_failed_group_is_not_ended() {
+fn communicator_of_failed_group_is_not_destroyed() {
     for function in ["ncclGroupEnd", "ncclCommInitRank"] {
         let fixture = Fixture::new();
         fixture.fake.set_code_once(function, usize::from(function != "ncclGroupEnd"), 3);
@@ -248,7 +248,7 @@ const SLOW: Duration = Duration::from_secs(20);
 
 /// NCCL ends no communicator while there is a CUDA graph with its work.
 #[test]
-fn end_while_graph_exists_returns_within_limit() {
+fn teardown_while_graph_exists_returns_within_limit() {
     fn assert_late(result: &Result<()>, call: &str) {
         let Err(Error::Timeout { call: found, elapsed, .. }) = result else { panic!("{result:?}") };
         assert_eq!(*found, call);
@@ -292,7 +292,7 @@ fn end_while_graph_exists_returns_within_limit() {
 
 /// The work of each keeps the device busy, so that the other cannot end before both are aborted.
 #[test]
-fn communicators_that_wait_for_each_other_abort_all_ends() {
+fn abort_all_ends_communicators_that_wait_for_each_other() {
     let fixture = Fixture::new();
     let comms = fixture.nccl.init_all(&[0, 1]).unwrap();
     let [first, second] = [0, 1].map(|index| comms[index].as_raw());
@@ -308,7 +308,7 @@ fn communicators_that_wait_for_each_other_abort_all_ends() {
 }
 
 #[test]
-fn abort_all_of_ended_communicators_aborts_the_others() {
+fn abort_all_with_destroyed_communicators_aborts_the_others() {
     let fixture = Fixture::new();
     let comms = fixture.nccl.init_all(&[0, 1, 2]).unwrap();
     comms[1].abort_handle().abort().unwrap();

@@ -303,7 +303,7 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
 }
 
 #[test]
-fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
+fn simulation_started_by_nccl_is_waited_for_and_an_error() {
     let fixture = Fixture::new();
     fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
@@ -316,7 +316,7 @@ fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
 
 /// Drops, finishes and fails communicators that a group creates.
 #[test]
-fn pending_communicator_is_ended_once() {
+fn pending_communicator_is_destroyed_once() {
     let named = Config::new().name("pending");
     let begin = |fixture: &Fixture, g: &Group<'_, '_>| {
         fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)

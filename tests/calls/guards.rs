@@ -140,7 +140,7 @@ fn guards_of_a_group_that_times_out_live_until_all_its_members_are_aborted() {
 }
 
 #[test]
-fn guard_in_group_lives_until_its_end() {
+fn guard_in_group_lives_until_group_end() {
     /// What happens after the operation, in the group.
     type Then = fn(&Fixture) -> Result<()>;
     let cases: [(&str, Option<&str>, Then); 5] = [
@@ -176,7 +176,7 @@ fn guard_in_group_lives_until_its_end() {
 }
 
 #[test]
-fn guard_of_operation_that_is_refused_is_dropped() {
+fn guard_of_refused_operation_is_dropped() {
     let fixture = Fixture::new();
     let (result, events) = events(&fixture, |send, recv| {
         fixture.nccl.simulate(|g| {
@@ -255,7 +255,7 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
 }
 
 #[test]
-fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
+fn panic_in_not_ready_text_leaves_the_communicator_usable() {
     let Fixture { fake, nccl, comm, .. } = &Fixture::new();
     let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(not_ready(""), 0, stream()), &|| {
         nccl.group(|g| comm.send(not_ready(""), 0, g.stream(stream())))
@@ -283,7 +283,7 @@ fn panic_of_a_guard_leaves_no_group_open() {
 }
 
 #[test]
-fn guard_that_uses_its_group_after_the_end_is_refused() {
+fn guard_using_its_group_after_the_end_is_refused() {
     let fixture = Fixture::new();
     let Fixture { nccl, comm, fake, .. } = &fixture;
     let errors = RefCell::default();

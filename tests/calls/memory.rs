@@ -109,7 +109,7 @@ fn buffer_is_allocated_and_freed_once() {
 
 /// As when the program loads CUDA.
 #[test]
-fn buffer_keeps_its_memory_space_when_that_of_the_library_changes() {
+fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
     let (fake, nccl, comm) = host();
     let mut buffers = [8, 0].map(|length| nccl.alloc::<f32>(length).unwrap());
     sum(&comm, &mut buffers[0]);
@@ -130,7 +130,7 @@ fn buffer_keeps_its_memory_space_when_that_of_the_library_changes() {
 
 /// Another thread may load CUDA during the allocation.
 #[test]
-fn memory_space_that_changes_during_an_allocation_is_of_the_memory() {
+fn memory_space_changed_during_alloc_matches_the_memory() {
     let (fake, nccl, _comm) = host();
     fake.end_host_memory_in_alloc();
     assert_eq!(alloc(&nccl).as_slice(), None);
@@ -227,7 +227,7 @@ fn buffer_views_cover_the_requested_range() {
 }
 
 #[test]
-fn registration_in_any_drop_order_ends_before_its_memory() {
+fn registration_in_any_drop_order_is_removed_before_its_memory() {
     type End = fn(&Nccl, NcclBuffer<f32>, Registration);
     let ends: [End; 4] = [
         |_, buffer, registration| {
@@ -315,7 +315,7 @@ fn registration_of_aborted_rank_keeps_its_memory() {
 }
 
 #[test]
-fn memory_of_the_caller_that_is_null_or_empty_is_not_registered() {
+fn null_or_empty_caller_memory_is_not_registered() {
     let (fake, _nccl, comm) = device();
     for (address, bytes, problem) in [
         (0, 64, "register_raw: the pointer is null"),
@@ -349,7 +349,7 @@ impl Objects {
 }
 
 #[test]
-fn objects_end_on_any_thread_before_their_communicator() {
+fn objects_are_destroyed_on_any_thread_before_their_communicator() {
     for open in [device, host] {
         let (fake, nccl, comm) = open();
         let mut objects = Objects::new(&fake, &nccl, &comm);
@@ -373,7 +373,7 @@ fn objects_end_on_any_thread_before_their_communicator() {
 }
 
 #[test]
-fn objects_after_the_end_of_their_communicator_do_not_use_it() {
+fn objects_that_outlive_their_communicator_do_not_use_it() {
     type End = fn(Communicator);
     let ends: [(&str, End); 5] = [
         ("drop", drop),
@@ -423,7 +423,7 @@ fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
 }
 
 #[test]
-fn objects_dropped_in_a_group_end_after_it() {
+fn objects_dropped_in_a_group_are_destroyed_after_it() {
     for open in [device, host] {
         let (fake, nccl, comm) = open();
         let mut other = alloc(&nccl);
@@ -458,7 +458,7 @@ fn objects_dropped_in_a_group_end_after_it() {
 }
 
 #[test]
-fn objects_of_a_finalized_communicator_end_with_it() {
+fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
     for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
         let (fake, nccl, comm) = open();
         // Given to other code, which has the windows and registrations with it.
@@ -564,7 +564,7 @@ fn window_memory_is_kept_and_is_no_slice_until_assumed_idle() {
 
 /// Other ranks may have the window nevertheless, or still use it.
 #[test]
-fn memory_of_a_window_whose_call_fails_is_kept() {
+fn memory_of_a_failed_window_call_is_kept() {
     for (is_host, open) in [(false, device as fn() -> _), (true, host)] {
         let (fake, nccl, comm) = open();
         for code in CODES {

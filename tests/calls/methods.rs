@@ -681,7 +681,7 @@ fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
 
 // Regression: cudarc panics when the library lacks a function.
 #[test]
-fn missing_function_error_names_both_releases() {
+fn missing_function_error_names_both_versions() {
     for (version, missing, act) in LACKS {
         let fixture = Fixture::of_release(version.parse().unwrap());
         let error = act(&fixture).unwrap_err();

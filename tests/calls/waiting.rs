@@ -123,7 +123,7 @@ fn communicator_after_timeout_is_aborted() {
 
 /// NCCL has one text for all communicators, perhaps from a call long ago.
 #[test]
-fn timeout_has_no_text_that_may_be_of_another_communicator() {
+fn timeout_has_no_text_of_another_communicator() {
     for text in [ErrorText::Plain, ErrorText::Changing] {
         let (fake, _, comm) = nonblocking();
         fake.set_error_text(text);
@@ -151,7 +151,7 @@ fn child_created_after_timeout_is_written_to_live_memory() {
 
 /// On host memory, the abort ends the call, which may have made the child before.
 #[test]
-fn child_made_during_the_abort_of_its_parent_is_ended_too() {
+fn child_created_during_its_parents_abort_is_destroyed() {
     type Make = fn(&Communicator) -> Result<()>;
     let makes: [(&str, Make); 3] = [
         ("split", |comm| comm.split(Some(1), 0).init().map(drop)),

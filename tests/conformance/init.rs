@@ -12,7 +12,7 @@ use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        1..=4 => init_rank, init_with_several_ids, init_in_a_group, init_with_options, every_end_returns,
+        1..=4 => init_rank, init_with_several_ids, init_in_a_group, init_with_options, every_teardown_returns,
             communicator_is_used_by_another_thread;
         1..=1 => init_all_ranks_of_a_thread, init_without_peer_ends_with_its_abort, ids_differ;
         2..=2 => abort_ends_work_of_an_absent_peer, several_communicators_are_aborted_together;
@@ -94,7 +94,7 @@ fn init_with_options(rank: &Rank) {
     rank.destroy(comm);
 }
 
-fn every_end_returns(rank: &Rank) {
+fn every_teardown_returns(rank: &Rank) {
     for (turn, blocking) in [1, 0, 1, 0].into_iter().enumerate() {
         for last in [0, rank.size - 1] {
             let mut config = ncclConfig_t { blocking, ..ncclConfig_t::initializer() };

@@ -77,13 +77,13 @@ fn main() -> ExitCode {
         bytes_of_a_type_known_at_run_time_are_summed,
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
-        captured_operation_takes_no_slice_but_memory_of_nccl,
+        captured_operation_refuses_slices_and_takes_nccl_memory,
     ];
     let emulated =
         cases![communicators_from_before_cuda_is_loaded_work_on_devices, views_without_guards_are_a_race];
     cuda_crate::main::<Cudarc>(&[
         (Needs::Emulation, emulated),
-        (Needs::OneDevice, cases![id_is_that_of_cudarc]),
+        (Needs::OneDevice, cases![id_matches_cudarc]),
         (Needs::TwoDevices, two_devices),
     ])
 }
@@ -150,7 +150,7 @@ fn bytes_of_a_type_known_at_run_time_are_summed() {
     });
 }
 
-fn id_is_that_of_cudarc() {
+fn id_matches_cudarc() {
     CudaContext::new(0).unwrap();
     let id = Nccl::load().unwrap().unique_id().unwrap();
     // As the crate's `Id::uninit` takes it, and `Id::internal` returns it.
@@ -207,7 +207,7 @@ fn stream_per_thread_is_invalid_argument() {
     });
 }
 
-fn captured_operation_takes_no_slice_but_memory_of_nccl() {
+fn captured_operation_refuses_slices_and_takes_nccl_memory() {
     run_ranks::<Cudarc>(0, |rank| {
         let mut slice = rank.stream.clone_htod(&rank.values(8)).unwrap();
         rank.context.make_current().unwrap();

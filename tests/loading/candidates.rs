@@ -172,7 +172,7 @@ fn rccl_is_found_in_the_packages_of_every_python() {
 
 /// A package may lack the links that the dynamic linker looks for.
 #[test]
-fn directory_with_full_versions_alone_gives_the_newest() {
+fn directory_with_only_full_versions_gives_the_newest() {
     let directory = tempfile::tempdir().unwrap();
     let (home, lib) = (directory.path(), directory.path().join("lib"));
     let found = || named(&[("NCCL_HOME", home)], "NCCL_HOME")[0].clone().unwrap();
@@ -211,7 +211,7 @@ fn library_is_found_in_the_directory_of_each_variable() {
 }
 
 #[test]
-fn user_packages_are_those_of_pythonuserbase_before_those_of_home() {
+fn user_packages_prefer_pythonuserbase_over_home() {
     let tree = Tree::new(&[&format!("base/{SITE}"), &format!("home/.local/{SITE}")]);
     let (base, home) = (tree.root.join("base"), tree.root.join("home"));
     assert_eq!(named(&[("HOME", &home), ("PYTHONUSERBASE", &base)], USER), [Ok(base.join(SITE))]);
@@ -219,7 +219,7 @@ fn user_packages_are_those_of_pythonuserbase_before_those_of_home() {
 }
 
 #[test]
-fn system_packages_are_those_below_usr_local_then_usr() {
+fn system_packages_are_searched_in_usr_local_then_usr() {
     let found = named(&[], SYSTEM);
     let is_in_usr =
         |candidate: &Result<PathBuf, _>| candidate.as_ref().is_ok_and(|file| file.starts_with("/usr"));
@@ -228,7 +228,7 @@ fn system_packages_are_those_below_usr_local_then_usr() {
 }
 
 #[test]
-fn python_packages_include_those_of_debian() {
+fn python_packages_include_debians() {
     let files = ["python3/dist-packages", "python3.11/dist-packages", "python3.11/site-packages"]
         .map(|packages| format!("lib/{packages}/{IN_PACKAGES}"));
     let files = files.each_ref().map(String::as_str);

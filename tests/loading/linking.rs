@@ -20,7 +20,7 @@ fn variables(environment: &[(&str, &str)]) -> impl Fn(&str) -> Option<std::ffi::
 }
 
 #[test]
-fn veto_is_that_of_the_user_or_of_a_system_without_nccl() {
+fn veto_comes_from_the_user_or_a_system_without_nccl() {
     for (environment, vetoed) in [
         (&[][..], false),
         (&[("LIBNCCL_NO_LINK", "0")], false),
@@ -47,7 +47,7 @@ fn static_c_library_and_relative_directory_are_refused() {
 }
 
 #[test]
-fn watched_are_the_file_and_where_a_better_one_may_appear() {
+fn watched_paths_are_the_file_and_where_a_better_one_may_appear() {
     let directory = tempfile::tempdir().unwrap();
     let [lib, lib64, pkg] = ["lib", "lib64", "pkg"].map(|name| directory.path().join(name));
     [&lib, &lib64, &pkg].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
@@ -168,7 +168,7 @@ const NATIVE: [(&str, &str); 3] =
     [("HOST", "native"), ("TARGET", "native"), ("CARGO_CFG_TARGET_ARCH", "aarch64")];
 
 #[test]
-fn default_directories_are_those_of_every_installation() {
+fn default_directories_cover_every_installation() {
     let cache = linker_cache_with(&[
         ("libnccl.so.2", "/srv/nccl/libnccl.so.2", 0),
         ("libother.so", "/other/libother.so", 0),
@@ -216,7 +216,7 @@ fn cross_compiling_finds_only_a_toolkits_libraries_for_the_target() {
 }
 
 #[test]
-fn rccl_alone_is_named_with_the_reason_why_it_is_not_linked() {
+fn rccl_alone_error_says_why_it_is_not_linked() {
     type Case = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static str);
     let cases: [Case; 4] = [
         (&[("NCCL_LIB_DIR", "/r")], &[], "/r/librccl.so"),

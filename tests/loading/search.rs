@@ -141,7 +141,7 @@ fn load_with_libnccl_path_tries_no_other_file() {
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn library_whose_dependency_is_absent_is_not_called_absent() {
+fn library_with_missing_dependency_is_not_reported_missing() {
     let directory = tempfile::tempdir().unwrap();
     let lib = directory.path().join("lib");
     let library = rccl_library::build(&lib, "libnccl.so.2");
@@ -221,7 +221,7 @@ fn load_names_a_file_with_a_full_version_where_the_dynamic_linker_finds_none() {
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_refuses_truncated_file_wherever_the_dynamic_linker_looks() {
+fn load_refuses_truncated_file_on_every_search_path() {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
     let file = root.join("libnccl.so.2");
@@ -337,7 +337,7 @@ fn raw_struct_has_the_functions_of_the_library() {
 /// Loads one library as a program or another library may have done, and opens a second one.
 #[test]
 #[ignore = "the tests below run it, each in a separate process"]
-fn open_beside_global_library_in_child_process() {
+fn open_with_a_global_library_in_child_process() {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
     let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
@@ -351,9 +351,9 @@ fn open_beside_global_library_in_child_process() {
 }
 
 /// Opens a library in a process in which another one is global; returns what the process printed.
-fn open_beside_global(global: &Path, opened: &Path) -> String {
+fn open_with_global(global: &Path, opened: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "search::open_beside_global_library_in_child_process", "--nocapture"])
+        .args(["--ignored", "--exact", "search::open_with_a_global_library_in_child_process", "--nocapture"])
         .envs([("GLOBAL", global), ("OPENED", opened)])
         .output()
         .unwrap();
@@ -364,17 +364,17 @@ fn open_beside_global(global: &Path, opened: &Path) -> String {
 /// Its calls of its own functions would go to the other library.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
-fn open_beside_global_library_names_both() {
+fn open_with_a_global_library_names_both() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [global, opened] = [0, 1].map(|index| rccl_library::build(directories[index].path(), "libnccl.so.2"));
-    let printed = open_beside_global(&global, &opened);
+    let printed = open_with_global(&global, &opened);
     let expected = format!(
         "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
         opened.display(),
         fs::canonicalize(&global).unwrap().display()
     );
     assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
-    let printed = open_beside_global(&global, &global);
+    let printed = open_with_global(&global, &global);
     assert!(
         printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
         "{printed}"
@@ -383,7 +383,7 @@ fn open_beside_global_library_names_both() {
 
 #[test]
 #[cfg_attr(not(nccl_linked), ignore = "no library is linked")]
-fn open_beside_linked_library_names_both() {
+fn open_with_a_linked_library_names_both() {
     #[cfg(all(nccl_linked, not(nccl_archive)))]
     {
         let linked = Nccl::linked().unwrap().backend().to_string();

@@ -165,7 +165,7 @@ fn require_exports(expected: &BTreeSet<String>) {
 }
 
 #[test]
-fn exports_are_exactly_the_functions_of_the_headers() {
+fn exports_match_the_headers() {
     let both_names = |name: &&str| [(*name).to_owned(), format!("p{name}")];
     let mut expected: BTreeSet<String> = Functions::NAMES.iter().flat_map(both_names).collect();
     assert_eq!(expected, functions_of_header("nccl.h"));
@@ -184,7 +184,7 @@ const UNDECLARED: [&str; 3] =
 
 #[test]
 #[ignore = "needs a real NCCL 2.32.3, named by LIBNCCL_TEST_LIBRARY"]
-fn exports_are_those_of_nccl_except_for_undeclared_ones() {
+fn exports_match_nccl_except_for_undeclared_functions() {
     let Some(library) = std::env::var_os("LIBNCCL_TEST_LIBRARY") else {
         return eprintln!("skipped: LIBNCCL_TEST_LIBRARY names no NCCL");
     };
@@ -197,7 +197,7 @@ fn exports_are_those_of_nccl_except_for_undeclared_ones() {
 }
 
 #[test]
-fn soname_is_that_of_nccl() {
+fn shared_object_has_the_soname_of_nccl() {
     let printed = run_tool(Command::new("readelf").args(["-W", "-d"]).arg(shared_object("nccl_cpu")));
     let names: Vec<&str> = printed.lines().filter(|line| line.contains("(SONAME)")).collect();
     assert!(matches!(names[..], [name] if name.ends_with("[libnccl.so.2]")), "{names:?}");

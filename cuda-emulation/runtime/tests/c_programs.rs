@@ -156,7 +156,7 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
-fn wrong_calls_are_answered_as_by_a_gpu() {
+fn invalid_calls_match_a_gpu() {
     let Some(toolkit) = Release::Cuda12.toolkit(OF_A_GPU) else { return };
     let expected = fs::read_to_string(sources().join("codes.txt")).expect("what a GPU printed");
     let program = compile(OF_A_GPU, toolkit, &runtime(Release::Cuda12));
@@ -193,14 +193,14 @@ fn require_same_output(source: &str, release: Release) {
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
-fn error_names_are_those_of_nvidias_libraries() {
+fn error_names_match_nvidias_libraries() {
     // Newer releases have more codes, which are known here with any release.
     require_same_output("error_names.c", Release::Cuda13);
 }
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
-fn runtime_without_a_driver_answers_as_nvidias() {
+fn runtime_without_a_driver_matches_nvidias() {
     let has_driver = Command::new("sh").args(["-c", "ldconfig -p | grep -q libcuda.so.1"]).status();
     if has_driver.is_ok_and(|status| status.success()) {
         eprintln!("skipped: no_driver.c, as there is a driver");
@@ -218,7 +218,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
-fn exports_are_exactly_those_of_nvidias_libraries() {
+fn exports_match_nvidias_libraries() {
     for release in [Release::Cuda12, Release::Cuda13] {
         let Some(toolkit) = release.toolkit("exports") else { return };
         let (found, expected) = (exports(&runtime(release)), exports(&toolkit.runtime));
@@ -231,7 +231,7 @@ fn exports_are_exactly_those_of_nvidias_libraries() {
 
 #[test]
 #[ignore = "builds all shared objects: ./ci"]
-fn exports_are_those_of_the_tables() {
+fn exports_match_the_tables() {
     for (library, table, major) in [
         ("libcudart.so.12", "runtime/functions.txt", 12),
         ("libcudart.so.13", "runtime/functions.txt", 13),

@@ -15,7 +15,7 @@ cases! {
     host_buffer_on_device_communicator_is_an_error,
     device_buffer_on_host_communicator_is_an_error,
     views_of_two_types_are_an_error,
-    bytes_that_are_no_elements_are_an_error,
+    partial_or_misaligned_elements_are_an_error,
     kind_of_an_invalid_argument_can_be_matched,
     method_that_calls_another_names_itself,
 }
@@ -193,7 +193,7 @@ fn views_of_two_types_are_an_error(nccl: &Nccl) {
     comm.broadcast_in_place(&mut recv, 0, STREAM).unwrap();
 }
 
-fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
+fn partial_or_misaligned_elements_are_an_error(nccl: &Nccl) {
     let mut elements = [0_u64; 2];
     // SAFETY: the bytes of the elements.
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), 16) };

@@ -13,9 +13,9 @@ use libnccl::{Backend, Nccl, sys};
 use super::common::{Case, cases, on_threads};
 
 cases! {
-    device_functions_present_match_their_release,
+    device_functions_present_match_their_version,
     null_communicator_in_device_api_is_invalid_argument,
-    requirements_are_those_of_nccl,
+    requirements_match_nccl,
 }
 
 /// The cases that need communicators of host memory.
@@ -23,7 +23,7 @@ pub(crate) const ON_HOST_MEMORY: &[Case] =
     &[("properties_match_the_communicator", properties_match_the_communicator)];
 
 /// The CPU backend has no device functions, but its shared object has.
-fn device_functions_present_match_their_release(nccl: &Nccl) {
+fn device_functions_present_match_their_version(nccl: &Nccl) {
     let names = nccl.as_raw_device().present().map(|(name, _)| name);
     assert!(names.eq(DeviceFunctions::NAMES.iter().copied()));
     for (name, present) in nccl.as_raw_device().present() {
@@ -71,7 +71,7 @@ fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
 }
 
 /// The CPU backend refuses these functions, which only kernels need.
-fn requirements_are_those_of_nccl(nccl: &Nccl) {
+fn requirements_match_nccl(nccl: &Nccl) {
     let space = nccl.parameters().and_then(|parameters| parameters.get::<String>("LIBNCCL_MEMORY_SPACE"));
     if matches!(space, Ok(Some(_))) {
         return;

@@ -19,7 +19,7 @@ cases! {
     shortest_timeout_of_the_members_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
     call_in_a_group_of_other_code_is_invalid_usage,
-    group_in_which_other_code_starts_one_is_cancelled,
+    group_is_cancelled_if_other_code_starts_one_inside,
 }
 
 fn assert_failed(comm: &Communicator) {
@@ -255,7 +255,7 @@ fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
     assert_works(nccl, &comms);
 }
 
-fn group_in_which_other_code_starts_one_is_cancelled(nccl: &Nccl) {
+fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
     if !finds_groups_of_other_code(nccl) {
         return;
     }

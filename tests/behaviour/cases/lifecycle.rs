@@ -10,7 +10,7 @@ use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 cases! {
     ranks_on_threads_report_rank_and_size,
     init_all_ranks_report_rank_size_and_device,
-    borrowed_communicator_is_not_ended,
+    borrowed_communicator_is_not_destroyed,
     aborted_or_dropped_rank_is_a_remote_error_at_peers,
     finalized_communicator_is_destroyed_or_aborted,
     abort_handle_ends_idle_communicator,
@@ -50,7 +50,7 @@ fn init_all_ranks_report_rank_size_and_device(nccl: &Nccl) {
 }
 
 /// Neither by a drop nor by an abort handle, which ends the borrowed use alone.
-fn borrowed_communicator_is_not_ended(nccl: &Nccl) {
+fn borrowed_communicator_is_not_destroyed(nccl: &Nccl) {
     let owner = of_one_thread(nccl, 1).remove(0);
     for is_aborted in [false, true] {
         let with = |borrowed: &Communicator| {

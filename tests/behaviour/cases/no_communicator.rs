@@ -7,7 +7,7 @@ use super::common::cases;
 
 cases! {
     version_matches_ncclgetversion,
-    functions_present_match_their_release,
+    functions_present_match_their_version,
     unique_ids_differ_and_round_trip,
     empty_group_returns_the_closures_result,
     group_inside_group_by_nccl_is_invalid_usage,
@@ -32,7 +32,7 @@ fn version_matches_ncclgetversion(nccl: &Nccl) {
 }
 
 /// Proves each function's `since`: a release has exactly the functions that came with it or before.
-fn functions_present_match_their_release(nccl: &Nccl) {
+fn functions_present_match_their_version(nccl: &Nccl) {
     let (version, backend) = (nccl.version(), nccl.backend().to_string());
     assert!(nccl.functions().map(|function| function.name).eq(sys::Functions::NAMES.iter().copied()));
     for function in nccl.functions() {

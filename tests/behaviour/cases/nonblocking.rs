@@ -20,13 +20,13 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_millis(400);
 
 cases! {
-    operations_with_timeout_succeed_in_time,
+    operations_with_timeout_succeed_before_it,
     init_without_peer_times_out,
     calls_without_peer_time_out,
-    timeout_of_a_call_replaces_that_of_the_communicator,
+    call_timeout_overrides_the_communicators,
     timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued,
     timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage,
-    synchronize_on_host_memory_returns_the_asynchronous_error_at_once,
+    synchronize_on_host_memory_returns_the_asynchronous_error_immediately,
     abort_handle_during_blocking_call_aborts_after_it,
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
@@ -87,7 +87,7 @@ fn assert_aborted<T>(what: &str, result: Result<T>) {
     }
 }
 
-fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
+fn operations_with_timeout_succeed_before_it(nccl: &Nccl) {
     on_threads_with(nccl, 3, &with_timeout(LONG_TIMEOUT).name("patient"), |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         for _ in 0..30 {
@@ -159,7 +159,7 @@ fn timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued(nccl: &Nccl
     assert_eq!((first, second), ([3], [3]));
 }
 
-fn timeout_of_a_call_replaces_that_of_the_communicator(nccl: &Nccl) {
+fn call_timeout_overrides_the_communicators(nccl: &Nccl) {
     type Call = fn(&Nccl, &Communicator) -> Result<()>;
     let calls: [(&str, Call); 3] = [
         ("barrier", |_, comm| comm.barrier(&mut [0_u8], CallOptions::on(STREAM).timeout(TIMEOUT))),
@@ -199,7 +199,7 @@ fn timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage(nccl: &Nccl) {
     assert_works(&comm);
 }
 
-fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl) {
+fn synchronize_on_host_memory_returns_the_asynchronous_error_immediately(nccl: &Nccl) {
     let mut comms = of_one_thread(nccl, 2);
     comms[0].synchronize(&STREAM, Duration::ZERO).unwrap();
     assert!(comms[0].wait_for(&STREAM, Duration::ZERO).unwrap());

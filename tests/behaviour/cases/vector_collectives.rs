@@ -10,7 +10,7 @@ use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread_with, on_t
 cases! {
     send_recv_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
-    wrong_counts_are_an_error_that_names_them,
+    wrong_counts_error_names_them,
 }
 
 /// Counts of four ranks, with zeros at each place.
@@ -100,7 +100,7 @@ fn vector_collectives_move_every_part(nccl: &Nccl) {
     });
 }
 
-fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
+fn wrong_counts_error_names_them(nccl: &Nccl) {
     #[track_caller]
     fn check(wrong: Result<()>, text: &str) {
         let error = wrong.unwrap_err();

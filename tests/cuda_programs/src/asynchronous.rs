@@ -23,8 +23,8 @@ const SHORT: usize = 4;
 
 pub(crate) fn run(name: &str) {
     match name {
-        "collective_that_the_host_waits_beside" => host_waits_beside(false),
-        "send_that_the_host_waits_beside" => host_waits_beside(true),
+        "collective_that_the_host_waits_beside" => rank_1_enqueues_later(false),
+        "send_that_the_host_waits_beside" => rank_1_enqueues_later(true),
         "opposite_directions_on_two_streams" => opposite_directions(),
         "two_communicators_in_different_orders" => two_communicators(),
         "nonblocking_is_done_when_enqueued" => nonblocking(),
@@ -61,7 +61,7 @@ fn receive(comm: ncclComm_t, to: &mut CudaSlice<f32>, peer: usize, stream: &Cuda
 }
 
 /// The program `async_host`: rank 0 enqueues its part, then tells rank 1 through the host to enqueue its own.
-fn host_waits_beside(message: bool) {
+fn rank_1_enqueues_later(message: bool) {
     let told = AtomicBool::new(false);
     run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));

@@ -93,7 +93,7 @@ fn rank_of_a_thread(rank: usize, ranks: usize, all: Id, halves: [Id; 2]) -> Resu
     assert_eq!(stream.clone_dtoh(&result)?, pattern(before, LENGTH));
 
     all_to_all(&comm, rank, ranks)?;
-    halves_beside_the_whole(&comm, rank, ranks, halves)?;
+    halves_and_the_whole(&comm, rank, ranks, halves)?;
     overlapping_streams(&context, &comm, rank, ranks)
 }
 
@@ -119,7 +119,7 @@ fn all_to_all(comm: &Comm, rank: usize, ranks: usize) -> Result {
 }
 
 /// Each half of the ranks has a communicator and a stream, whose work goes on beside that of the whole.
-fn halves_beside_the_whole(whole: &Comm, rank: usize, ranks: usize, ids: [Id; 2]) -> Result {
+fn halves_and_the_whole(whole: &Comm, rank: usize, ranks: usize, ids: [Id; 2]) -> Result {
     let middle = ranks / 2;
     let (id, members) = if rank < middle { (ids[0], 0..middle) } else { (ids[1], middle..ranks) };
     let (stream, work) = (whole.context().new_stream()?, whole.stream());

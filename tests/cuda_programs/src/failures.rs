@@ -22,7 +22,7 @@ pub(crate) fn run(name: &str) {
         "abort_of_a_peer" => abort_of_a_peer(),
         "peer_that_leaves" => peer_that_leaves(),
         "two_communicators" => two_communicators(),
-        "abort_without_a_question" => abort_without_a_question(),
+        "abort_without_a_query" => abort_without_a_query(),
         "reported_alone" => reported_alone(),
         "pending_until_the_own_abort" => pending_until_the_own_abort(),
         "pending_until_the_own_teardown" => pending_until_the_own_teardown(),
@@ -190,7 +190,7 @@ fn hold(rank: &Rank) -> Sender<()> {
 }
 
 /// An abort right after the calls discards them, and says so; the buffers keep what they had.
-fn abort_without_a_question() {
+fn abort_without_a_query() {
     run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
         rank.stream.synchronize().unwrap();

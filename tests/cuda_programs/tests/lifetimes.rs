@@ -85,18 +85,18 @@ fn run_unloaded(library: &Path, modes: &[&str]) {
 }
 
 #[test]
-fn nccl_that_is_closed_still_runs_what_streams_graphs_and_threads_have() {
+fn closed_nccl_completes_work_of_streams_graphs_and_threads() {
     run_unloaded(Path::new("libnccl.so.2"), &["keep", "abort", "graph", "init"]);
 }
 
 #[test]
-fn plugin_with_the_cpu_backend_stays_loaded_once_it_is_used() {
+fn plugin_with_the_cpu_backend_stays_loaded_once_used() {
     let modes = ["keep", "abort", "graph", "init", "signal", "watchdog"];
     run_unloaded(&shared_object("nccl_plugin"), &modes);
 }
 
 #[test]
-fn plugin_that_is_not_used_is_unloaded() {
+fn unused_plugin_is_unloaded() {
     run_unloaded(&shared_object("nccl_plugin"), &["number"]);
 }
 
@@ -221,7 +221,7 @@ fn free_under_a_reference_that_is_ignored_is_no_error() {
 }
 
 #[test]
-fn graph_that_is_launched_without_its_memory_is_a_finding_and_its_free_in_strict_mode() {
+fn graph_launch_after_free_is_a_finding_and_the_free_in_strict_mode() {
     let launched = "cuGraphLaunch of a graph that uses allocation ";
     let found = freed("graph", "device", "wrong", &[]);
     assert!(found.contains(launched) && found.lines().count() == 1, "{found}");

@@ -64,7 +64,7 @@ fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
 }
 
 #[test]
-fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
+fn communicator_destroyed_before_its_graph_is_reported() {
     let said = asynchronous("communicator_that_ends_before_its_graph");
     let expected = "a graph was launched after the communicator of its operations was destroyed";
     assert_eq!(said.lines().filter(|line| line.contains(expected)).count(), 2, "once for each rank: {said}");
@@ -148,7 +148,7 @@ races! {
 const PROGRAMS: u64 = 20;
 
 #[test]
-fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
+fn random_programs_with_collectives_match_sequential_execution() {
     /// The programs of a process.
     const AT_ONCE: u64 = 1000;
     let programs = std::env::var("LIBNCCL_TEST_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
@@ -242,7 +242,7 @@ failures! {
         "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
     mismatch_is_pending_until_the_own_teardown_if_failures_wait:
         "pending_until_the_own_teardown", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
-    abort_says_what_it_discards: "abort_without_a_question", None, [DISCARDS; 2];
+    abort_says_what_it_discards: "abort_without_a_query", None, [DISCARDS; 2];
 }
 
 #[test]

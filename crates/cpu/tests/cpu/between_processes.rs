@@ -155,7 +155,7 @@ fn expect(lines: &[String], transports: &[&str]) {
 }
 
 #[test]
-fn memory_of_nccl_is_mapped_and_other_memory_is_staged() {
+fn nccl_memory_is_mapped_and_other_memory_is_staged() {
     for processes in [&PROCESSES[..], &[&[2, 0], &[1]]] {
         for (kind, transports) in
             [("nccl", &[DIRECT][..]), ("allocator", &[STAGED]), ("mixed", &[DIRECT, STAGED])]
@@ -166,7 +166,7 @@ fn memory_of_nccl_is_mapped_and_other_memory_is_staged() {
 }
 
 #[test]
-fn p2p_disable_at_one_rank_makes_all_stage() {
+fn p2p_disable_on_one_rank_stages_all_ranks() {
     let lines = run("calls mixed", &PROCESSES, &[1]);
     expect(&lines, &[STAGED]);
     let why = ": staged, because NCCL_P2P_DISABLE is 1 at rank 1";
@@ -181,7 +181,7 @@ fn evicted_allocations_are_mapped_again() {
 
 /// A process that may not trace another sees neither its descriptors nor its memory.
 #[test]
-fn hidden_memory_of_one_rank_makes_all_stage() {
+fn hidden_memory_of_one_rank_stages_all_ranks() {
     expect(&run("calls allocator 1", &PROCESSES, &[]), &[STAGED]);
     // A broadcast from another root does not need the hidden rank's memory, and stays direct.
     let lines = run("calls nccl 1", &PROCESSES, &[]);

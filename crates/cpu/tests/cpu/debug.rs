@@ -158,7 +158,7 @@ fn log_lines_have_nccl_format() {
 }
 
 #[test]
-fn lines_of_calls_have_what_the_caller_passed() {
+fn call_lines_show_the_arguments() {
     let (text, _) = run("log_calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
     let after = |words| text.split_once(words).unwrap().1.split_once('.').unwrap().0;
     let (handle, buffer) = (after("the handle is "), after("the buffer is "));
@@ -173,7 +173,7 @@ fn lines_of_calls_have_what_the_caller_passed() {
 }
 
 #[test]
-fn version_is_logged_once_unless_nothing_is() {
+fn version_is_logged_once_unless_logging_is_off() {
     let version = format!("NCCL version {}+cpu{}", libnccl::Version::HEADER, env!("CARGO_PKG_VERSION"));
     let with =
         |level, subsystems| run("log_version", &[("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", subsystems)]).0;
@@ -201,7 +201,7 @@ fn debug_subsys_selects_subsystems() {
 }
 
 #[test]
-fn time_of_a_warning_is_local() {
+fn warning_timestamp_is_local_time() {
     let hours = |zone| {
         let (text, _) = run("log", &[("NCCL_DEBUG", "WARN"), ("TZ", zone)]);
         let (time, _) = text.strip_prefix("\n[").unwrap().split_once(']').unwrap();
@@ -262,7 +262,7 @@ fn log_lines_of_threads_do_not_interleave() {
 }
 
 #[test]
-fn network_is_logged_as_by_nccl() {
+fn network_lines_match_nccl() {
     let with = |environment: &[(&str, &str)]| {
         let (text, _) = run("log_config", environment);
         let networks = text.lines().filter_map(|line| Some(line.split_once(" NCCL INFO Using network ")?.1));

@@ -29,7 +29,7 @@ fn query(comm: Comm, props: *mut ncclCommProperties_t) -> ncclResult_t {
 }
 
 #[test]
-fn older_version_gets_only_its_fields() {
+fn properties_of_older_version_fill_only_its_fields() {
     const LENGTH: usize = size_of::<ncclCommProperties_t>();
     let comm = init(Mode::Group, 1)[0];
     for (version, end) in [
@@ -74,7 +74,7 @@ fn properties_of_unknown_versions_are_refused() {
 
 /// All ranks are on one host, so that all are one LSA team, and a rail has one rank.
 #[test]
-fn teams_are_those_of_one_host() {
+fn teams_cover_one_host() {
     let _alone = alone();
     let comms = init(Mode::Group, 3);
     let team = |team: ncclTeam_t| (team.nRanks, team.rank, team.stride);
@@ -92,7 +92,7 @@ fn teams_are_those_of_one_host() {
 }
 
 #[test]
-fn window_has_an_address_of_each_peers_part() {
+fn window_has_the_address_of_each_peers_part() {
     const COUNT: usize = 4096;
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Threads, 3);
@@ -128,7 +128,7 @@ fn window_has_an_address_of_each_peers_part() {
 }
 
 #[test]
-fn functions_for_kernels_are_errors() {
+fn kernel_only_functions_are_errors() {
     let _alone = alone();
     let (comm, mut address) = (init(Mode::Group, 1)[0], ptr::null_mut());
     let requirements = ncclDevCommRequirements_t::initializer(NCCL_VERSION_CODE);

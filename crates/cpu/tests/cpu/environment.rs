@@ -165,7 +165,7 @@ fn address() -> (TcpListener, String) {
 }
 
 #[test]
-fn ranks_that_each_create_the_id_of_comm_id_join() {
+fn ranks_with_comm_id_join_without_exchanging_an_id() {
     let (_listener, address) = address();
     run(&["join"; 3], "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
@@ -173,11 +173,9 @@ fn ranks_that_each_create_the_id_of_comm_id_join() {
 }
 
 #[test]
-fn another_user_who_holds_the_name_of_comm_id_keeps_no_ranks_apart() {
+fn socket_name_held_by_another_user_does_not_block_comm_id() {
     if !geteuid().is_root() {
-        println!(
-            "skipped: another_user_who_holds_the_name_of_comm_id_keeps_no_ranks_apart, which only root can try"
-        );
+        println!("skipped: socket_name_held_by_another_user_does_not_block_comm_id, which only root can try");
         return;
     }
     for (how, task) in
@@ -199,13 +197,13 @@ fn another_user_who_holds_the_name_of_comm_id_keeps_no_ranks_apart() {
 }
 
 #[test]
-fn shrinks_of_two_communicators_of_comm_id_do_not_mix() {
+fn shrinks_of_two_comm_id_communicators_do_not_mix() {
     let (_listener, address) = address();
     run(&["shrink_two", "shrink_two", "leave"], "NCCL_COMM_ID", &address);
 }
 
 #[test]
-fn invalid_comm_id_is_an_error_that_shows_it() {
+fn invalid_comm_id_error_shows_the_value() {
     for value in
         ["rank0", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
     {
@@ -215,12 +213,12 @@ fn invalid_comm_id_is_an_error_that_shows_it() {
 }
 
 #[test]
-fn grow_id_while_comm_id_is_set_is_invalid_usage() {
+fn grow_id_with_comm_id_is_invalid_usage() {
     run(&["grow"], "NCCL_COMM_ID", "127.0.0.1:7");
 }
 
 #[test]
-fn device_twice_is_allowed_by_multi_rank_gpu_enable() {
+fn duplicate_device_is_allowed_by_multi_rank_gpu_enable() {
     run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", "1");
     for value in ["0", "", "yes"] {
         run(&["device_twice_is_refused"], "NCCL_MULTI_RANK_GPU_ENABLE", value);

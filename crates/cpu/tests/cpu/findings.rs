@@ -65,7 +65,7 @@ fn messages(process: &RankProcess) {
 }
 
 #[test]
-fn finding_is_reported_once_for_a_place_unless_its_name_is_ignored() {
+fn finding_is_reported_once_per_call_site_unless_ignored() {
     const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
     for (variables, is_reported) in [
         (&[][..], true),
@@ -89,7 +89,7 @@ fn finding_is_reported_once_for_a_place_unless_its_name_is_ignored() {
 }
 
 #[test]
-fn unknown_name_is_refused_with_the_names_that_the_page_explains() {
+fn unknown_finding_name_error_lists_the_documented_names() {
     let printed = run("messages", &[("LIBNCCL_CPU_IGNORE", "race,races")]).concat();
     let refusal = "LIBNCCL_CPU_IGNORE is \"race,races\", which is ignored; expected names of findings, separated by commas: ";
     let names = printed.lines().find_map(|line| Some(line.split_once(refusal)?.1));
@@ -144,7 +144,7 @@ fn leaks_of_child(process: &RankProcess) {
 }
 
 #[test]
-fn what_is_left_is_listed_in_strict_mode() {
+fn leaked_objects_are_listed_in_strict_mode() {
     const STRICT: &str = "LIBNCCL_CPU_STRICT";
     let all = [
         "1 window was not deregistered before END; comm 0x [leaked-window]",
@@ -259,7 +259,7 @@ fn findings_in(file: &Path) -> BTreeMap<(String, Option<u64>), u64> {
 }
 
 #[test]
-fn findings_are_recorded_in_a_file_of_all_processes_or_of_each() {
+fn findings_file_is_shared_or_per_process() {
     let folder = tempfile::tempdir().unwrap();
     for (task, variables, file, expected) in [
         ("fail", &[][..], "one", &[("failed-call", None, 4), ("leaked-communicator", Some(1), 1)][..]),
@@ -291,7 +291,7 @@ fn findings_are_recorded_in_a_file_of_all_processes_or_of_each() {
 }
 
 #[test]
-fn file_that_cannot_be_opened_is_reported() {
+fn unusable_findings_file_is_reported() {
     let printed = run("fail", &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]).concat();
     let expected =
         "libnccl-cpu: LIBNCCL_CPU_REPORT is \"/no/such/folder/file\", which cannot be opened: No such file";
@@ -300,7 +300,7 @@ fn file_that_cannot_be_opened_is_reported() {
 
 /// Lines are there only in a program with debug information, which tests do not have.
 #[test]
-fn finding_has_the_stack_of_its_call_if_asked_for() {
+fn finding_has_a_stack_trace_if_enabled() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let variables = [("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", path.to_str().unwrap())];
@@ -328,7 +328,7 @@ fn extra_call(process: &RankProcess) {
 }
 
 #[test]
-fn extra_call_is_a_finding_and_an_error_of_destroy_where_failures_are_errors() {
+fn extra_call_is_a_finding_and_fails_destroy_if_failures_are_errors() {
     for (failures, is_error) in [("", true), ("error", true), ("report", false), ("wait", false)] {
         let printed = run("extra_call", &[("LIBNCCL_CPU_FAILURES", failures)]).concat();
         assert!(
@@ -359,7 +359,7 @@ fn pass_undocumented_arguments(process: &RankProcess) {
 }
 
 #[test]
-fn undocumented_arguments_are_findings_in_strict_mode_alone() {
+fn undocumented_arguments_are_findings_only_in_strict_mode() {
     for (strict, is_reported) in [("0", false), ("1", true)] {
         let printed = run("undocumented", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
         for text in [
@@ -406,7 +406,7 @@ fn grow_by_one(process: &RankProcess) {
 }
 
 #[test]
-fn different_flags_of_shrink_are_a_finding_and_new_ranks_of_a_growing_one_are_none() {
+fn different_shrink_flags_are_a_finding_but_new_ranks_of_grow_are_not() {
     let id = unique_id();
     let start = |rank| processes::command("shrink_flags", &id, 3, &[rank]).spawn().unwrap();
     let printed: String = [start(0), start(1), start(2)].map(finish).concat();

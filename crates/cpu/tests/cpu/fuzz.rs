@@ -113,7 +113,7 @@ fn init_with_corrupted_id_returns_error() {
 
 /// Damage to the host or the namespaces is not reported as another host.
 #[test]
-fn init_with_damaged_or_foreign_id_returns_error_that_says_so() {
+fn init_with_damaged_or_foreign_id_error_names_the_cause() {
     let _alone = alone();
     let id = unique_id();
     let good = id.internal.map(|byte| byte as u8);

@@ -202,7 +202,7 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
 }
 
 #[test]
-fn invalid_buffer_is_named_where_the_ranks_are_threads() {
+fn invalid_buffer_is_named_with_ranks_as_threads() {
     let put = ("put", "unmapped", 1 << 16, "ncclPutSignal(65536 bytes, peer 0): the peer's window");
     for (function, kind, length, buffer) in PROGRAMS.iter().chain([&put]) {
         let task = format!("use_buffer_in_one_process {function} {kind} {length}");
@@ -212,7 +212,7 @@ fn invalid_buffer_is_named_where_the_ranks_are_threads() {
 }
 
 #[test]
-fn invalid_buffer_that_is_ignored_is_a_fault_alone() {
+fn ignored_invalid_buffer_is_only_a_fault() {
     let outcomes = run("use_buffer sum_from unmapped 400", TWO, &[("LIBNCCL_CPU_IGNORE", "invalid-buffer")]);
     let (signal, printed) = &outcomes[1];
     assert_eq!(*signal, Some(libc::SIGSEGV), "{printed}");
@@ -239,7 +239,7 @@ fn recover(process: &RankProcess) {
 }
 
 #[test]
-fn earlier_handler_that_corrects_a_fault_is_called() {
+fn earlier_signal_handler_that_fixes_the_fault_is_called() {
     for (signal, printed) in run("recover", TWO, &[]) {
         assert_eq!(signal, None, "{printed}");
     }
@@ -257,7 +257,7 @@ fn raise(process: &RankProcess) {
 }
 
 #[test]
-fn signal_that_a_process_sends_to_itself_ends_it() {
+fn signal_sent_by_a_process_to_itself_kills_it() {
     for expected in [libc::SIGSEGV, libc::SIGBUS] {
         for (signal, printed) in run(&format!("raise {expected}"), &[&[0]], &[]) {
             assert_eq!(signal, Some(expected), "{printed}");
@@ -267,7 +267,7 @@ fn signal_that_a_process_sends_to_itself_ends_it() {
 }
 
 #[test]
-fn registration_of_memory_that_is_not_mapped_is_invalid_argument() {
+fn registration_of_unmapped_memory_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let buffer = wrong_buffer("short", 4 * SHORT).cast::<c_void>();
@@ -282,7 +282,7 @@ fn registration_of_memory_that_is_not_mapped_is_invalid_argument() {
 }
 
 #[test]
-fn scalar_that_is_not_mapped_is_invalid_argument() {
+fn unmapped_scalar_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let scalar = wrong_buffer("unmapped", PAGE).cast();

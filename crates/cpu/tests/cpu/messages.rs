@@ -80,7 +80,7 @@ fn assert_prints(printed: &str, part: &str) {
 
 /// The later calls were paired with others, and got wrong sums.
 #[test]
-fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_makes_it() {
+fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     for length in [1, 100_000] {
         let comms = init(Mode::Threads, 2);
@@ -105,7 +105,7 @@ fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_makes_it() {
 }
 
 #[test]
-fn empty_collective_runs_in_its_place_in_group() {
+fn empty_collective_in_group_keeps_its_order() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Threads, 2);
     on_threads(2, |rank| {
@@ -144,7 +144,7 @@ fn call_on_rank_0_only(process: &RankProcess) {
 }
 
 #[test]
-fn calls_that_need_no_other_rank_wait_in_strict_mode() {
+fn calls_that_need_no_peer_wait_in_strict_mode() {
     let [warn_after, timeout] = processes::limits();
     for (kind, call) in [
         ("sum", "ncclAllReduce(count 0, ncclFloat32, ncclSum)"),
@@ -303,7 +303,7 @@ fn group_of_messages_and_collectives_completes() {
 }
 
 #[test]
-fn settings_of_other_values_are_reported_and_ignored() {
+fn invalid_settings_are_reported_and_ignored() {
     let limit = "LIBNCCL_CPU_TIMEOUT";
     let mut settings = vec![("LIBNCCL_CPU_STRICT", "yes", "0 or 1")];
     settings.extend(["", "-1", "10s", "inf", "1e40"].map(|value| (limit, value, "a number of seconds")));
@@ -327,7 +327,7 @@ fn receive_after_the_send(process: &RankProcess) {
 }
 
 #[test]
-fn sends_wait_for_their_receivers_only_if_long() {
+fn only_long_sends_wait_for_their_receivers() {
     run(&format!("host {MAX}"), &[LIMIT]);
     let printed = run(&format!("host {}", MAX + 1), &processes::limits());
     for peer in [0, 1] {

@@ -62,8 +62,8 @@ mistakes! {
     group_open_at_exit,
     different_groups,
     send_to_itself_without_group,
-    message_nobody_receives,
-    group_against_none with "LIBNCCL_CPU_STRICT" = "1",
+    unreceived_send,
+    group_on_one_rank with "LIBNCCL_CPU_STRICT" = "1",
     two_threads,
     forked_child,
     one_id_for_two_communicators,
@@ -314,7 +314,7 @@ fn send_to_itself_without_group(process: &RankProcess) {
     receive(4, process.rank(), comm);
 }
 
-fn message_nobody_receives(process: &RankProcess) {
+fn unreceived_send(process: &RankProcess) {
     let comm = process.join();
     if process.rank() == 0 {
         send(1000, 1, comm);
@@ -325,7 +325,7 @@ fn message_nobody_receives(process: &RankProcess) {
 }
 
 /// Rank 0's collective and send are one group; rank 1 makes the calls one by one, in the other order.
-fn group_against_none(process: &RankProcess) {
+fn group_on_one_rank(process: &RankProcess) {
     let comm = process.join();
     if process.rank() == 0 {
         let mut buffers = [vec![0_f32; LONG], vec![0_f32; LONG]];
@@ -405,7 +405,7 @@ fn all_to_all_in_place(process: &RankProcess) {
 }
 
 #[test]
-fn all_to_all_in_place_is_right_and_warns_once() {
+fn all_to_all_in_place_succeeds_and_warns_once() {
     for printed in run("all_to_all_in_place", &[]) {
         let warning =
             "libnccl-cpu: ncclAlltoAll: sendbuff is recvbuff, and the result is undefined in NCCL (";
@@ -453,7 +453,7 @@ fn different_window_sizes(process: &RankProcess) {
 }
 
 #[test]
-fn different_arguments_are_an_error_of_all_ranks_in_strict_mode() {
+fn different_arguments_are_an_error_on_all_ranks_in_strict_mode() {
     let tasks = [
         "different_options",
         "different_options_of_a_child",

@@ -43,7 +43,7 @@ fn call_at(
 }
 
 #[test]
-fn buffers_that_overlap_otherwise_than_in_place_are_invalid_argument() {
+fn overlapping_buffers_not_in_place_are_invalid_argument() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, RANKS);
     for count in [2, 2048, 1 << 18] {
@@ -89,7 +89,7 @@ fn buffers_that_overlap_otherwise_than_in_place_are_invalid_argument() {
 }
 
 #[test]
-fn buffers_that_are_adjacent_unused_or_in_place_are_no_overlap() {
+fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, RANKS);
     for count in [1_usize, 2048, 1 << 18] {
@@ -134,7 +134,7 @@ fn until_alone(mut call: impl FnMut() -> ncclResult_t) -> ncclResult_t {
 }
 
 #[test]
-fn second_thread_in_a_communicator_is_an_error_that_names_the_call_of_the_first() {
+fn second_thread_in_communicator_error_names_the_first_threads_call() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, RANKS);
     let mut place = [1; 3];
@@ -181,7 +181,7 @@ fn second_thread_in_a_communicator_is_an_error_that_names_the_call_of_the_first(
 
 /// The program `two_threads`: its calls succeeded, and thousands of sums were wrong.
 #[test]
-fn sums_of_two_threads_in_each_communicator_are_errors_or_right() {
+fn sums_of_two_threads_per_communicator_are_errors_or_correct() {
     const ROUNDS: usize = 1000;
     const COUNT: usize = 1000;
     let (_alone, _watchdog) = (alone(), Watchdog::new());

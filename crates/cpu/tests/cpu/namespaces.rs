@@ -121,7 +121,7 @@ fn death_in_a_time_namespace_is_noticed() {
 
 /// As root, because `hidepid` does not hide processes from root's group.
 #[test]
-fn rank_that_proc_hides_is_not_taken_for_dead_before_its_death() {
+fn rank_hidden_in_proc_counts_as_alive_until_it_dies() {
     const AS_NOBODY: &str = "mount -t proc -o hidepid=2 proc /proc && \
                              exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
     let inner = command("pair_with_hidden", &unique_id(), 2, &[0]);

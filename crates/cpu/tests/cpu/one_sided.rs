@@ -57,7 +57,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 #[test]
-fn signals_beyond_those_that_a_rank_has_are_refused_when_used() {
+fn signals_beyond_the_limit_are_refused_when_used() {
     let _alone = alone();
     let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
     (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (i32::MAX, 5, 1);
@@ -230,7 +230,7 @@ fn user_pointer(comm: ncclComm_t, win: ncclWindow_t) -> Result<*mut c_void, nccl
 }
 
 #[test]
-fn handle_that_stands_for_something_else_is_named() {
+fn handle_of_another_kind_is_named() {
     let _alone = alone();
     let (_watchdog, comms, memory) = (Watchdog::new(), init(Mode::Group, 2), Memory::new(1024));
     let other = comms[1].0.cast();

@@ -96,7 +96,7 @@ fn memory(count: usize, from_nccl: bool) -> *mut c_void {
     memory
 }
 
-rank_tasks! { "repeat" => repeat_operation, "pending" => call_beside_a_failed_peer, "limit" => call_with_a_limit }
+rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer, "limit" => call_with_a_limit }
 
 /// Prints a line on standard error, in one write.
 fn report(event: &str) {
@@ -363,7 +363,7 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
 }
 
 /// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 leaves in one of the ways; a call of rank 0 that waits for it ends when rank 0 aborts.
-fn call_beside_a_failed_peer(process: &RankProcess) {
+fn call_with_a_failed_peer(process: &RankProcess) {
     let [way, kind] = &process.arguments[..] else { panic!("not two arguments") };
     let mut config =
         ncclConfig_t { blocking: i32::from(kind != "nonblocking"), ..ncclConfig_t::initializer() };
@@ -408,7 +408,7 @@ fn call_beside_a_failed_peer(process: &RankProcess) {
 }
 
 #[test]
-fn operation_with_a_failed_peer_stays_pending_until_the_own_abort_if_failures_wait() {
+fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wait() {
     for (way, reason) in [
         ("abort", "rank 1 aborted the communicator"),
         ("destroy", "rank 1 has left: its communicator was finalized or destroyed"),
@@ -446,7 +446,7 @@ fn call_with_a_limit(process: &RankProcess) {
 }
 
 #[test]
-fn limit_of_waits_ends_an_operation_that_stays_pending() {
+fn timeout_fails_a_pending_operation() {
     let id = unique_id();
     let start = |rank| {
         let mut command = processes::command("limit", &id, 2, &[rank]);

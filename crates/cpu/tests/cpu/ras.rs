@@ -226,7 +226,7 @@ fn report_has_ranks_processes_and_counters_of_a_job() {
 }
 
 #[test]
-fn rank_that_does_not_call_is_the_straggler_of_a_frozen_communicator() {
+fn rank_without_call_is_the_straggler_of_a_frozen_communicator() {
     let job = Job::start("AAA,AA,AAA,AAA,AAA");
     let report = job.report(|report| launched(report, "AllReduce") == [3, 2, 3, 3, 3]);
     let straggler = VerdictKind::Straggler { collective: "AllReduce".into(), launched: 2, behind: 1 };
@@ -250,7 +250,7 @@ fn rank_that_calls_another_collective_is_mismatched() {
 }
 
 #[test]
-fn stopped_rank_is_unresponsive_until_it_goes_on() {
+fn stopped_rank_is_unresponsive_until_resumed() {
     let job = Job::start("A,A,A");
     job.report(|report| launched(report, "AllReduce") == [1, 1, 1]);
     let mut monitor = job.client().monitor(&[EventGroup::Lifecycle, EventGroup::Trace]).unwrap();
@@ -299,7 +299,7 @@ fn killed_rank_is_dead_and_monitored() {
 }
 
 #[test]
-fn service_is_off_unless_the_environment_asks_for_it() {
+fn service_is_off_unless_enabled_by_the_environment() {
     for variables in [&[][..], &[("NCCL_RAS_ENABLE", "0"), ("NCCL_RAS_ADDR", "127.0.0.1:1")]] {
         let mut command = processes::command("quiet", &unique_id(), 1, &[0]);
         command.env_remove("NCCL_RAS_ENABLE").env_remove("NCCL_RAS_ADDR").envs(variables.iter().copied());
@@ -308,7 +308,7 @@ fn service_is_off_unless_the_environment_asks_for_it() {
 }
 
 #[test]
-fn taken_port_does_not_disturb_the_job() {
+fn port_in_use_does_not_affect_the_job() {
     // Of another program, which does not share it.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for address in
@@ -335,7 +335,7 @@ fn idle_clients(job: &Job, count: usize, words: &str) -> Vec<TcpStream> {
 }
 
 #[test]
-fn idle_clients_do_not_hold_the_service() {
+fn idle_clients_do_not_block_the_service() {
     let job = Job::start("A,A");
     job.report(|report| launched(report, "AllReduce") == [1, 1]);
     // Each process serves 64 at a time.
@@ -395,7 +395,7 @@ fn response_to_a_malformed_request_names_the_mistake() {
 
 #[test]
 #[ignore = "waits for ten seconds: .ci/long"]
-fn client_that_asks_nothing_is_given_up() {
+fn silent_client_is_disconnected() {
     let job = Job::start("A,A");
     job.report(|_| true);
     let idle = idle_clients(&job, 10, "STAT");
@@ -415,7 +415,7 @@ fn client_that_asks_nothing_is_given_up() {
 }
 
 #[test]
-fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
+fn random_requests_get_a_response_or_an_error_and_the_service_continues() {
     let job = Job::start("A,A");
     job.report(|_| true);
     let mut random = Random(17);

@@ -112,7 +112,7 @@ fn assert_parts(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn wait_for_rank_without_call_is_reported_once_and_given_up() {
+fn wait_for_rank_without_call_is_reported_once_and_times_out() {
     let printed: Vec<_> = start(&["join long-sum", "join absent"], 2).into_iter().map(finish).collect();
     assert_parts(
         &printed[0],
@@ -126,7 +126,7 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
 }
 
 #[test]
-fn short_call_after_the_others_have_given_it_up_is_an_error() {
+fn short_call_after_its_peers_timed_out_is_an_error() {
     let jobs = [
         ("join short-sum", "join late short-sum"),
         ("join receive", "join late send"),
@@ -170,7 +170,7 @@ impl Drop for Peer {
 
 /// The peer is stopped at any time, in most rounds while it accesses the memory of this rank.
 #[test]
-fn abort_while_a_peer_is_stopped_returns_and_the_peer_does_not_write_any_more() {
+fn abort_with_a_stopped_peer_returns_and_the_peer_writes_no_more() {
     let _alone = alone();
     for (kind, rounds) in [("nccl", 4), ("heap", 2)] {
         for round in 0..rounds {
@@ -223,7 +223,7 @@ fn abort_while_a_peer_is_stopped_returns_and_the_peer_does_not_write_any_more() 
 }
 
 #[test]
-fn peer_names_the_root_that_does_not_answer() {
+fn peer_names_the_unresponsive_root() {
     let id = unique_id();
     let mut root = start_rank("init", &id, 2, 0);
     wait_for_peers(&id, 0);
@@ -281,7 +281,7 @@ fn report_names_the_communicator() {
 
 /// Rank 1 leaves by a function while rank 0 is in a call, of which the error only named rank 1.
 #[test]
-fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
+fn error_of_a_departing_peer_names_the_waiting_call() {
     const LONG: usize = 1_000_000;
     type Call = fn(ncclComm_t) -> ncclResult_t;
     type Leave = fn(ncclComm_t) -> ncclResult_t;
@@ -341,7 +341,7 @@ fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
 
 /// Rank 0 begins with one communicator, and rank 1 with the other.
 #[test]
-fn communicators_made_in_opposite_orders_name_the_processes_that_wait_for_each_other() {
+fn communicators_created_in_opposite_orders_name_the_deadlocked_processes() {
     let ids = [unique_id(), unique_id()];
     let ranks = [0, 1].map(|rank| start_rank("init", &ids[rank], 2, rank));
     let processes = ranks.each_ref().map(Child::id);

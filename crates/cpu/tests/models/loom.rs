@@ -286,7 +286,7 @@ fn root_that_runs_ahead_waits_for_a_free_slot() {
 }
 
 #[test]
-fn all_reduce_after_a_broadcast_that_waits_for_nobody() {
+fn all_reduce_after_a_broadcast_that_does_not_wait() {
     explore(&ONE_PROCESS, 3, |rank| {
         rank.broadcast(0, INLINE);
         rank.all_reduce(1, EAGER);

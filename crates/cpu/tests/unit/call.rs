@@ -6,7 +6,7 @@ fn collective(function: &str, data_type: u8, reduction: u8, root: u32, count: u6
 }
 
 #[test]
-fn difference_is_one_of_functions_only_if_these_differ() {
+fn difference_names_functions_only_if_they_differ() {
     const NONE: u8 = CallHeader::NO_REDUCTION;
     let control = |call, length| CallHeader::Control { call, length };
     let (sum, scatter) = (collective("all_reduce", 7, 0, 0, 10), collective("scatter", 7, NONE, 0, 1));

@@ -41,7 +41,7 @@ fn discarded_result_of_jobs_in_progress_is_not_reported() {
 }
 
 #[test]
-fn calls_are_numbered_on_from_those_that_have_begun_or_are_enqueued() {
+fn call_numbers_continue_after_started_and_enqueued_calls() {
     let jobs = StreamJobs::default();
     assert_eq!(jobs.number(4, 2), 5);
     lock(&jobs.counts).enqueued.push_back("one".into());

@@ -87,7 +87,7 @@ fn pointer_is_found_in_its_allocation_alone() {
 }
 
 #[test]
-fn adjacent_allocations_are_told_apart() {
+fn adjacent_allocations_are_distinguished() {
     // The kernel places mappings next to each other if possible.
     let memories: Vec<Memory> = (0..64).map(|_| Memory::new(4096)).collect();
     let handles: Vec<ShmHandle> = memories.iter().map(|memory| find(memory.0, 4096).unwrap()).collect();

@@ -28,7 +28,7 @@ fn error_is_decoded_from_any_bytes() {
 }
 
 #[test]
-fn rank_that_has_left_is_not_called_dead() {
+fn departed_rank_is_not_reported_dead() {
     let text = |process| gone("rank 3", process).text;
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let process = Process::from_pid(child.id().into()).unwrap();

@@ -17,13 +17,13 @@ use crate::work;
 crate::tests! {
     blocking_launches_return_after_their_work { CUDA_LAUNCH_BLOCKING = "1" }
     launches_return_before_their_work { CUDA_LAUNCH_BLOCKING = "0" }
-    refused_kernel_in_a_process_with_pytorch_names_the_remedy = kernels_beside_pytorch [
+    refused_kernel_in_a_process_with_pytorch_names_the_remedy = kernels_with_pytorch [
         "does not support cuLaunchKernel; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch",
         "does not support cuModuleLoadData; PyTorch",
         "does not support cuGraphAddKernelNode_v2; PyTorch",
         "does not support cuProfilerStart\n",
     ]
-    refused_kernel_where_operators_run_on_the_cpu_names_no_remedy = kernels_beside_pytorch [
+    refused_kernel_where_operators_run_on_the_cpu_names_no_remedy = kernels_with_pytorch [
         "does not support cuLaunchKernel\n"
     ] { _LIBNCCL_CPU_PROGRAM = "/program.py" }
     refused_kernel_without_pytorch_names_no_remedy = refuse_kernels ["does not support cuLaunchKernel\n"]
@@ -102,7 +102,7 @@ fn refuse_kernels() {
     }
 }
 
-fn kernels_beside_pytorch() {
+fn kernels_with_pytorch() {
     // Any library under the name of one of PyTorch's.
     let maps = fs::read_to_string("/proc/self/maps").expect("this process's libraries");
     let some = maps.split_whitespace().find(|word| word.contains("/libgcc_s.so")).expect("a library");

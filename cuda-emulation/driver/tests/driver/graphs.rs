@@ -25,12 +25,12 @@ crate::tests! {
     graph_of_two_devices_is_replayed
     launches_of_a_graph_do_not_overlap
     launch_is_ordered_with_its_stream
-    external_events_are_those_of_each_launch
+    external_events_are_recorded_at_each_launch
     work_that_is_not_joined_is_an_error
     wait_for_work_outside_a_capture_is_an_error
     calls_that_wait_make_a_capture_fail
     default_stream_makes_the_capture_of_a_blocking_stream_fail
-    capture_info_tells_the_graph_and_the_last_nodes
+    capture_info_has_the_graph_and_the_last_nodes
     graph_whose_memory_was_freed_is_not_launched
     graphs_and_what_they_use_end_in_any_order
     data_of_a_graph_is_released_when_nothing_has_it
@@ -258,7 +258,7 @@ fn launch_is_ordered_with_its_stream() {
     }
 }
 
-fn external_events_are_those_of_each_launch() {
+fn external_events_are_recorded_at_each_launch() {
     let (context, stream) = device(0);
     let other = context.new_stream().expect("a stream");
     let (before, after, from, to) = (event(), event(), memory(), memory());
@@ -403,7 +403,7 @@ fn default_stream_makes_the_capture_of_a_blocking_stream_fail() {
     assert_eq!(first_byte(buffer), 3);
 }
 
-fn capture_info_tells_the_graph_and_the_last_nodes() {
+fn capture_info_has_the_graph_and_the_last_nodes() {
     let (_context, stream) = device(0);
     let buffer = memory();
     assert_eq!(info(&stream).0, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);

@@ -9,7 +9,7 @@ use cudarc::driver::sys;
 use crate::work::enter;
 
 crate::tests! {
-    what_is_left_is_listed_in_strict_mode = leave [
+    leaked_objects_are_listed_in_strict_mode = leave [
         "libnccl: 200 bytes of device memory in 2 allocations, made on device 1, were not freed before \
          the process exits [leaked-device-memory]\n",
         "libnccl: 300 bytes of managed memory in 1 allocation, made on device 1, were not freed before \

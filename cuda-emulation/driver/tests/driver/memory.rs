@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, DevicePtr, result, sys};
 use crate::work;
 
 crate::tests! {
-    all_devices_have_the_name_of_the_stand_in
+    all_devices_have_the_name_of_the_emulation
     copy_to_a_device_and_back_returns_the_data
     copy_between_devices_returns_the_data
     zeroed_memory_is_zero
@@ -17,7 +17,7 @@ crate::tests! {
     allocations_are_no_mappings_each
     memory_of_a_new_allocation_is_zero
     pinned_memory_is_copied_asynchronously
-    pointer_attributes_tell_device_host_and_unknown
+    pointer_attributes_distinguish_device_host_and_unknown
     all_devices_leave_half_of_the_memory_to_the_host
     unknown_functions_are_not_supported
     memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused [
@@ -83,7 +83,7 @@ fn all_devices_leave_half_of_the_memory_to_the_host() {
     assert!((1..=host / 2).contains(&devices), "{devices} of {host}");
 }
 
-fn all_devices_have_the_name_of_the_stand_in() {
+fn all_devices_have_the_name_of_the_emulation() {
     assert_eq!(CudaContext::device_count(), Ok(8));
     let context = CudaContext::new(3).expect("device 3");
     for device in 0..8 {
@@ -198,7 +198,7 @@ fn pinned_memory_is_copied_asynchronously() {
     assert!(back.as_slice().expect("the memory").iter().all(|&element| element == 9));
 }
 
-fn pointer_attributes_tell_device_host_and_unknown() {
+fn pointer_attributes_distinguish_device_host_and_unknown() {
     use sys::CUpointer_attribute_enum as Attribute;
     let context = CudaContext::new(2).expect("device 2");
     let stream = context.default_stream();

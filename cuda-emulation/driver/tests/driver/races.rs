@@ -46,7 +46,7 @@ crate::tests! {
     event_recorded_again_orders_its_last_record
     event_query_that_succeeds_orders_what_follows
     blocking_streams_are_ordered_by_the_default_stream
-    host_function_that_tells_another_thread_orders_what_follows
+    host_function_that_signals_another_thread_orders_later_work
     order_through_three_streams_is_not_reported
     readers_of_the_same_bytes_are_not_reported
     neighbouring_bytes_are_not_reported
@@ -55,7 +55,7 @@ crate::tests! {
     memory_of_a_stream_is_freed_in_its_order
     streams_that_come_and_go_are_not_reported
     peers_that_order_two_streams_are_not_reported
-    race_is_an_error_that_stays_if_asked_for ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
+    race_is_a_sticky_error_if_enabled ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
     race_is_not_reported_if_switched_off = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
     race_that_is_ignored_is_neither_reported_nor_an_error = make_races_without_an_error {
         LIBNCCL_CPU_IGNORE = "free-under-work, race", LIBNCCL_CPU_RACES = "error"
@@ -257,7 +257,7 @@ fn interleaved_columns_are_not_reported() {
     fill_columns(buffer + 8, two);
 }
 
-fn race_is_an_error_that_stays_if_asked_for() {
+fn race_is_a_sticky_error_if_enabled() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let failed = Err(DriverError(sys::CUresult::CUDA_ERROR_ASSERT));
     fill(from, one);
@@ -322,7 +322,7 @@ fn blocking_streams_are_ordered_by_the_default_stream() {
     fill(to, ptr::null_mut());
 }
 
-fn host_function_that_tells_another_thread_orders_what_follows() {
+fn host_function_that_signals_another_thread_orders_later_work() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     fill(from, one);

@@ -8,13 +8,13 @@ use cudarc::driver::CudaContext;
 use cuda_test_support::random::{Program, Result};
 
 crate::tests! {
-    random_programs_give_the_data_of_their_operations_in_sequence
+    random_programs_match_sequential_execution
 }
 
 /// The programs that each process runs, unless the variable tells another number.
 const PROGRAMS: u64 = 100;
 
-fn random_programs_give_the_data_of_their_operations_in_sequence() {
+fn random_programs_match_sequential_execution() {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let programs = number("LIBNCCL_TEST_CUDA_PROGRAMS").unwrap_or(PROGRAMS);
     let seed = number("LIBNCCL_CPU_SEED").unwrap_or(0);

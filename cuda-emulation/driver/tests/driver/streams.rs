@@ -10,9 +10,9 @@ use crate::work::{self, call, destroy, nonblocking};
 
 crate::tests! {
     event_that_was_never_recorded_is_complete
-    event_query_says_whether_its_work_is_done
+    event_query_returns_whether_its_work_is_done
     wait_for_an_event_orders_two_streams
-    elapsed_time_is_that_between_two_events
+    elapsed_time_is_measured_between_two_events
     host_functions_run_in_the_order_of_their_stream
     host_function_must_not_wait
     default_stream_waits_for_blocking_streams
@@ -38,7 +38,7 @@ fn event_that_was_never_recorded_is_complete() {
     stream.synchronize().expect("no wait");
 }
 
-fn event_query_says_whether_its_work_is_done() {
+fn event_query_returns_whether_its_work_is_done() {
     let context = CudaContext::new(0).expect("device 0");
     let stream = context.new_stream().expect("a stream");
     let open = close(stream.cu_stream());
@@ -61,7 +61,7 @@ fn wait_for_an_event_orders_two_streams() {
     assert_eq!(two.clone_dtoh(&copy).expect("a copy back"), [5; 100]);
 }
 
-fn elapsed_time_is_that_between_two_events() {
+fn elapsed_time_is_measured_between_two_events() {
     let context = CudaContext::new(0).expect("device 0");
     let stream = context.new_stream().expect("a stream");
     let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);

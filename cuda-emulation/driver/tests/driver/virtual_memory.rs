@@ -19,7 +19,7 @@ crate::tests! {
     memory_mapped_at_two_addresses_is_the_same
     unmapped_memory_is_refused_and_can_be_mapped_again
     wrong_calls_of_virtual_memory_are_refused
-    attributes_of_mapped_memory_are_those_of_its_part
+    attributes_of_mapped_memory_describe_its_part
     memory_of_a_file_descriptor_is_the_same
     free_memory_grows_back_once_memory_is_released_and_unmapped
     unordered_work_on_neighbours_that_are_mapped_is_not_reported
@@ -275,7 +275,7 @@ fn unmap_half_of_two_parts(address: u64, handle: u64) -> [sys::CUresult; 3] {
     }
 }
 
-fn attributes_of_mapped_memory_are_those_of_its_part() {
+fn attributes_of_mapped_memory_describe_its_part() {
     use sys::CUpointer_attribute_enum as Attribute;
     let context = context(0);
     let supported = [

@@ -13,7 +13,7 @@ fn open(fake: &FakeNccl) -> (Nccl, Communicator) {
 }
 
 #[test]
-fn use_of_an_ended_communicator_and_an_open_group_are_violations() {
+fn use_of_a_destroyed_communicator_and_an_open_group_are_violations() {
     let fake = FakeNccl::new();
     let (nccl, comm) = open(&fake);
     let (raw, table) = (comm.into_raw(), nccl.as_raw());

@@ -17,7 +17,7 @@ use crate::common::{
 
 /// A rank leaves a communicator when another communicator of the same group could not be created.
 #[test]
-fn rank_of_a_failed_group_departs_from_the_child_that_it_joined() {
+fn rank_of_failed_group_leaves_the_child_it_joined() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Threads, 2);
     on_threads(2, |rank| {
@@ -90,7 +90,7 @@ fn shrink_abort_after_killed_rank_creates_usable_comm() {
 
 /// Another thread has used the communicator of that rank last, and keeps it for its next call.
 #[test]
-fn shrink_does_not_wait_for_a_survivor_that_has_aborted() {
+fn shrink_does_not_wait_for_an_aborted_survivor() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Threads, 3);
     let (looked, has_looked) = mpsc::channel();
@@ -214,7 +214,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
 
 /// The ranks that wait get an error with the reason, which their own revocation clears.
 #[test]
-fn revocation_is_the_error_of_ranks_that_wait() {
+fn revocation_fails_waiting_ranks() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Threads, 3);
     thread::scope(|scope| {

@@ -35,7 +35,7 @@ pub(crate) fn fail_init(process: &RankProcess) {
 }
 
 #[test]
-fn null_handle_of_what_the_open_group_makes_is_explained() {
+fn null_handle_of_object_pending_in_open_group_is_explained() {
     const ABSENT: &str = "has a handle only after the outermost ncclGroupEnd";
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let (start, end) = (|| assert_eq!(nccl!(ncclGroupStart()), OK), || nccl!(ncclGroupEnd()));
@@ -86,7 +86,7 @@ fn null_handle_of_what_the_open_group_makes_is_explained() {
 }
 
 #[test]
-fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
+fn run_ranks_with_count_out_of_range_error_has_the_number() {
     for ranks in [1025, i32::MAX as usize, i32::MAX as usize + 1, usize::MAX] {
         let error = libnccl_cpu::run_ranks(ranks, |_| panic!("ran")).unwrap_err().to_string();
         assert!(error.contains(&ranks.to_string()), "{error}");
@@ -96,7 +96,7 @@ fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
 
 /// Nobody else has a rank that waits for it. Whether it comes first, between the others or last, they end with its reason.
 #[test]
-fn rank_with_an_invalid_config_is_the_error_of_the_others() {
+fn invalid_config_on_one_rank_fails_the_others() {
     const REASON: &str = "rank 1 failed before all ranks had joined: \
                           invalid config value 2 of splitShare: it has to be 0 or 1";
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -147,7 +147,7 @@ fn rank_with_an_invalid_config_is_the_error_of_the_others() {
 
 /// The root finds both ranks waiting: the one that it lacks, and one that is in no communicator of its number of ranks.
 #[test]
-fn rank_beyond_those_of_the_root_is_invalid_usage_at_all() {
+fn rank_beyond_the_roots_nranks_is_invalid_usage_on_all_ranks() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     for _ in 0..3 {
         let id = unique_id();
@@ -202,7 +202,7 @@ fn different_nranks_in_one_process_are_invalid_usage() {
 
 /// The root of the rendezvous dies, or is aborted, and may not stay to notify a rank that comes later; one that came before does.
 #[test]
-fn init_after_the_end_of_the_root_returns_remote_error() {
+fn init_after_root_exit_returns_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     for is_killed in [true, false] {
         let id = unique_id();

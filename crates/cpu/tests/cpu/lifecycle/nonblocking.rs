@@ -61,7 +61,7 @@ fn completed_call_stays_successful_after_peer_abort() {
 
 /// The text of a wait is not an error, and is returned for its communicator alone.
 #[test]
-fn text_of_a_wait_is_of_its_communicator_and_leaves_the_last_error() {
+fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init_nonblocking_pair();
     assert_eq!(sum(ptr::null_mut(), 1), Err(ARGUMENT));
@@ -179,7 +179,7 @@ fn wait_for_end_of_threads() {
 
 /// The calls after a group do not wait for its operations on another communicator.
 #[test]
-fn group_of_two_comms_holds_up_neither() {
+fn group_of_two_comms_blocks_neither() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let (first, second) = (init_nonblocking_pair(), init_nonblocking_pair());
     let mut numbers = Numbers::new(6, 1);
@@ -199,7 +199,7 @@ fn group_of_two_comms_holds_up_neither() {
 
 /// Blocking communicators do the same: the ranks go on after an error that leaves them in step.
 #[test]
-fn first_error_of_queued_operations_is_reported_and_the_rest_is_right() {
+fn first_error_of_queued_operations_is_reported_and_the_rest_succeeds() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init_nonblocking_pair();
     let mut numbers = [Numbers::new(6, 1), Numbers::new(6, 10)];

@@ -18,7 +18,7 @@ use crate::common::{
 
 /// This thread keeps the communicator that it used last, and the process may even exit before it drops it.
 #[test]
-fn destroyed_communicator_departs_although_a_thread_keeps_it() {
+fn destroyed_communicator_leaves_although_a_thread_caches_it() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, 2);
     assert_eq!(async_error(comms[1].0), OK);
@@ -110,7 +110,7 @@ fn abort_of_one_comm_ends_group_of_inits() {
 
 /// A thread that aborts the communicators of a group one after another must not block itself.
 #[test]
-fn abort_of_one_comm_leaves_the_operations_of_its_group_on_others() {
+fn abort_of_one_comm_keeps_group_operations_on_other_comms() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let (one, two) = (init_nonblocking_pair(), init_nonblocking_pair());
     let mut places = [[1f32]; 2];
@@ -178,7 +178,7 @@ fn sum_in_an_open_group(comms: &[Comm], buffer: &mut [i32]) {
 }
 
 #[test]
-fn teardown_before_the_end_of_a_group_with_calls_is_invalid_usage() {
+fn teardown_in_open_group_with_calls_is_invalid_usage() {
     const UNENDED: &str = "rank 0 called ncclAllReduce(count 1, ncclInt32, ncclSum) in a group that has not ended, so it has \
                            not run: ncclGroupEnd is missing before ";
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -227,7 +227,7 @@ fn teardown_before_the_end_of_a_group_with_calls_is_invalid_usage() {
 }
 
 #[test]
-fn thread_that_ends_in_an_open_group_with_calls_fails_its_communicator() {
+fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, 2);
     let mut buffer = [1];
@@ -277,7 +277,7 @@ fn small_broadcast_root_returns_before_others_begin() {
 
 /// The rank that is aborted may have published its buffers, and then not do its part of the sum.
 #[test]
-fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
+fn successful_sum_is_complete_despite_an_aborted_rank() {
     let _alone = alone();
     for round in 0..100 {
         let comms: Vec<Comm> = init(Mode::Threads, 3);
