@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// Time after which a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The include folders of the repository.
+/// The include directorys of the repository.
 const INCLUDES: [&str; 2] = ["vendor-headers", "vendor-headers/stubs/cuda"];
 
 fn repository() -> PathBuf {
@@ -38,18 +38,18 @@ fn run_tool(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// A folder with the shared object under NCCL's names, and a program linked with it.
+/// A directory with the shared object under NCCL's names, and a program linked with it.
 struct Program {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Program {
     /// Compiles a file of `tests/c`.
     fn compile(source: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let library = folder.path().join("libnccl.so.2");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let library = directory.path().join("libnccl.so.2");
         fs::copy(shared_object("nccl_cpu"), &library).expect("the shared object can be copied");
-        std::os::unix::fs::symlink("libnccl.so.2", folder.path().join("libnccl.so")).expect("a link");
+        std::os::unix::fs::symlink("libnccl.so.2", directory.path().join("libnccl.so")).expect("a link");
         let (compiler, standard) = match Path::new(source).extension().and_then(OsStr::to_str) {
             Some("cpp") => ("c++", "-std=c++17"),
             _ => ("cc", "-std=c11"),
@@ -60,25 +60,25 @@ impl Program {
             command.arg("-I").arg(repository().join(include));
         }
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
-        command.arg(source).arg("-o").arg(folder.path().join("program"));
-        command.arg("-L").arg(folder.path()).arg("-lnccl");
+        command.arg(source).arg("-o").arg(directory.path().join("program"));
+        command.arg("-L").arg(directory.path()).arg("-lnccl");
         run_tool(&mut command);
-        Self { folder }
+        Self { directory }
     }
 
-    /// Runs the program, which has to print `ok` and to succeed in time.
+    /// Runs the program, which must print `ok` and succeed within the limit.
     fn run(&self) {
         let file = |name| {
-            let path = self.folder.path().join(name);
-            (File::create(&path).expect("a file in the temporary folder"), path)
+            let path = self.directory.path().join(name);
+            (File::create(&path).expect("a file in the temporary directory"), path)
         };
         let ((output, output_path), (errors, errors_path)) = (file("output"), file("errors"));
-        let child = Command::new(self.folder.path().join("program"))
-            .env("LD_LIBRARY_PATH", self.folder.path())
+        let child = Command::new(self.directory.path().join("program"))
+            .env("LD_LIBRARY_PATH", self.directory.path())
             .env_remove("NCCL_DEBUG")
             .stdout(output)
             .stderr(errors)
-            // A process group of its own, so that the processes that it starts can be killed with it.
+            // A separate process group, so that its child processes can be killed with it.
             .process_group(0)
             .spawn()
             .expect("the program can be started");
@@ -177,8 +177,8 @@ fn exports_match_the_headers() {
     require_exports(&expected);
 }
 
-/// The functions of NVIDIA's library that its headers declare for no program, and that none looks up: two of Windows, and one of
-/// NCCL's own build.
+/// The functions that NVIDIA's library exports and its headers do not declare, and that no program looks up: two for Windows, and
+/// one for NCCL's own build.
 const UNDECLARED: [&str; 3] =
     ["ncclGinInboxA2ACreateRequirement", "ncclGinOutboxCreateRequirement", "ncclResetDebugInitInternal"];
 

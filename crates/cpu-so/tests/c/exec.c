@@ -1,4 +1,4 @@
-/* A rank whose process executes another program is lost to the others, as one that dies is. */
+/* The other ranks treat a rank whose process executes another program as dead. */
 
 #include "processes.h"
 
@@ -44,7 +44,7 @@ static int lost_rank(int kind, int delay, int from) {
         execlp("sleep", "sleep", "30", (char *)NULL);
         FAIL("sleep cannot be executed");
     case WITH_A_CHILD:
-        /* It has all that the rank has open. */
+        /* It inherits the rank's open files. */
         FORK(child, stay());
         execute_itself(NULL);
         break;
@@ -82,7 +82,7 @@ static void lose_rank(int kind, int delay) {
     close(ends[1]);
 }
 
-/* Returns whether programs can be told apart. */
+/* Returns whether address space randomization, which distinguishes programs, is on. */
 static int places_programs_at_random(void) {
     FILE *file = fopen("/proc/sys/kernel/randomize_va_space", "r");
     int value = 0;

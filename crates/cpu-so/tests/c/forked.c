@@ -1,6 +1,6 @@
 /*
- * A rank forks: the child has no part in the communicators and groups that it inherits, makes its own, and the parent
- * goes on.
+ * A rank forks: the child cannot use the communicators and groups that it inherits, but can create new ones. The parent
+ * continues.
  */
 
 #include "processes.h"
@@ -16,7 +16,7 @@ static void refused(pid_t parent, ncclResult_t result) {
         FAIL("%d instead of ncclInvalidUsage: %s", (int)result, ncclGetLastError(NULL));
 }
 
-/* What a rank has when it forks. */
+/* The state of a rank when it forks. */
 static ncclComm_t comm;
 static ncclWindow_t window;
 static ncclRedOp_t op;
@@ -45,7 +45,7 @@ static void use_what_is_inherited(void) {
     refused(parent, ncclCommDestroy(comm));
 }
 
-/* A child that does everything wrong, and then everything right, and exits as programs do. */
+/* A child that misuses what it inherits, then makes valid calls, and exits normally. */
 static int misuse(void) {
     use_what_is_inherited();
     CHECK(ncclMemFree(memory));
@@ -56,7 +56,7 @@ static int misuse(void) {
     CHECK(ncclGetUniqueId(&id));
     CHECK(ncclCommInitRank(&own, 1, id, 0));
     check_sum(own, 1, &value, 1);
-    /* Its own child can use neither. */
+    /* A grandchild can use neither. */
     const pid_t before = parent;
     parent = getpid();
     REQUIRE(parent != before);
@@ -69,7 +69,7 @@ static int misuse(void) {
     exit(0);
 }
 
-/* A child that is a rank of a communicator beside its parent. */
+/* A child that joins a communicator, as its parent does. */
 static int join_parent(int from) {
     int values[3];
     ncclComm_t both = join(2, 1, from);

@@ -1,5 +1,5 @@
-/* A rank forks while a nonblocking call is in progress: the child neither waits for it nor ends it (the
-   program `forknb`). */
+/* A rank forks while a nonblocking call is in progress: the child neither waits for it nor
+   affects it (the program `forknb`). */
 
 #include "processes.h"
 
