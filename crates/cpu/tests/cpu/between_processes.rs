@@ -13,7 +13,7 @@ rank_tasks! { "calls" => run_calls, "many_allocations" => run_many_allocations }
 /// Elements of a rank's blocks, for each transport.
 const COUNTS: [usize; 4] = [10_000, 20_000, 100_000, 751];
 
-/// Makes collectives in memory of a kind: from the allocator, from NCCL, or mixed.
+/// Calls collectives on memory of a kind: from the allocator, from NCCL, or mixed.
 fn calls(rank: usize, ranks: usize, kind: &str, Comm(comm): Comm) {
     for (turn, count) in COUNTS.into_iter().flat_map(|count| [0, 1, 2, 3, 4].map(|turn| (turn, count))) {
         let total = ranks * count;
@@ -40,7 +40,7 @@ fn calls(rank: usize, ranks: usize, kind: &str, Comm(comm): Comm) {
         check("ncclScatter", code, &to[..count], &|index| element(root, rank * count + index));
         let code = nccl!(ncclBroadcast(send, receive, count, I32, root as i32, comm, STREAM));
         check("ncclBroadcast", code, &to[..count], &|index| element(root, index));
-        // The memory of all ranks is used after that of each root alone.
+        // The memory of each root alone is used first, then the memory of all ranks.
         if turn < ranks - 1 {
             continue;
         }
@@ -110,7 +110,7 @@ fn run_many_allocations(process: &RankProcess) {
     on_own_ranks(process, |rank, comm| reduce_in_many_allocations(rank, process.ranks, comm));
 }
 
-/// Makes the calls in a kind of memory; a second argument is a rank whose memory is hidden.
+/// Makes the calls on a kind of memory. The second argument is a rank whose memory is hidden.
 fn run_calls(process: &RankProcess) {
     if let Some(hidden) = process.arguments.get(1) {
         drop_privileges(process.own.iter().any(|own| own.to_string() == *hidden));

@@ -1,6 +1,6 @@
 //! The lines of `NCCL_DEBUG`.
 //!
-//! The environment is read once per process, so each case runs in a process of its own.
+//! The environment is read once per process, so each case runs in a separate process.
 
 use std::ffi::c_void;
 use std::fs;
@@ -62,7 +62,7 @@ fn log_calls(process: &RankProcess) {
     println!(">>>");
 }
 
-/// Makes a communicator with a network, and one of it without.
+/// Creates a communicator with a network, and a child without one.
 fn log_config(_: &RankProcess) {
     println!("\n<<<");
     let mut config = ncclConfig_t { netName: c"IB".as_ptr(), ..ncclConfig_t::initializer() };
@@ -238,7 +238,7 @@ fn debug_file_receives_lines_and_is_truncated() {
 
 #[test]
 fn log_goes_to_stdout_when_debug_file_cannot_be_opened() {
-    for file in ["", "/dev/null/no/folder"] {
+    for file in ["", "/dev/null/no/directory"] {
         assert_eq!(shape_of("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
     }
 }

@@ -16,7 +16,7 @@ use crate::common::{
 macro_rules! device {
     ($name:ident($($argument:expr),*)) => {{
         let function = libnccl_cpu::DEVICE_TABLE.$name.expect(stringify!($name));
-        // SAFETY: the tests pass what the header asks for, or what is checked before it is used.
+        // SAFETY: the tests pass what the header requires, or what is checked before it is used.
         #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         unsafe { function($($argument),*) }
     }};

@@ -1,8 +1,8 @@
-//! Calls in which one rank, or each, does something else: every mistake in every collective, at a size of each transport, with
-//! ranks as threads and as processes, on host memory and on the CUDA emulation.
+//! Mismatched calls: every mistake in every collective, at a size of each transport, with ranks as threads and as processes, on
+//! host memory and on the CUDA emulation.
 //!
-//! Each cell has a communicator of its own, so that the next one begins without a mistake. It is found if a rank gets an error:
-//! of the call, or when it leaves.
+//! Each cell has a separate communicator, so that the next one starts without a mistake. A mistake is found if a rank gets an
+//! error from the call, or when it destroys its communicator.
 
 #![allow(unsafe_code)] // CUDA's functions
 
@@ -47,7 +47,7 @@ const FUNCTIONS: [(Function, bool, bool); 8] = [
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mistake {
     OtherRoot,
-    /// So does every other rank.
+    /// Every rank makes this mistake.
     OwnRoot,
     OtherCount,
     OtherType,
@@ -139,7 +139,7 @@ impl Cuda {
         }
     }
 
-    /// Makes a device that of this thread.
+    /// Makes a device current on this thread.
     fn enter(&self, device: usize) {
         let mut context = 0_usize;
         self.call(c"cuDevicePrimaryCtxRetain", [(&raw mut context).expose_provenance(), device]);

@@ -1,7 +1,7 @@
-//! NCCL's variables of the environment that change what a call does: `NCCL_COMM_ID` (a program `commid`, whose ranks each
+//! NCCL's environment variables that change what a call does: `NCCL_COMM_ID` (a program `commid`, whose ranks each
 //! created the id, waited for ever) and `NCCL_MULTI_RANK_GPU_ENABLE`.
 //!
-//! A process has one environment, so each test sets it for processes of its own.
+//! A process has one environment, so each test sets it for separate processes.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -41,7 +41,7 @@ fn join_at_address(process: &RankProcess) -> Comm {
 }
 
 fn join(process: &RankProcess) {
-    // One after another, without a pause: the address is used again at once.
+    // One after another, without a pause: the address is reused immediately.
     let comms: Vec<Comm> = (0..50).map(|_| join_at_address(process)).collect();
     for comm in comms {
         assert_sum(comm.0, process.ranks);
@@ -66,7 +66,7 @@ fn squat(process: &RankProcess) {
     let take = |backlog: Option<i32>| {
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        // The ranks may have it.
+        // Leaves the name to the ranks.
         if bind(&socket, &address).is_ok() {
             backlog.into_iter().for_each(|backlog| listen(&socket, backlog).unwrap());
         }
@@ -109,7 +109,7 @@ fn shrink_two(process: &RankProcess) {
     });
 }
 
-/// Leaves after it has joined; the others shrink to those that stay.
+/// Joins, and then destroys its communicator; the others shrink theirs.
 fn leave(process: &RankProcess) {
     join_at_address(process);
     join_at_address(process);
@@ -191,7 +191,7 @@ fn socket_name_held_by_another_user_does_not_block_comm_id() {
         run(&[task; 3], "NCCL_COMM_ID", &address);
         println!("{how}: {:?}", began.elapsed());
         processes::kill(&mut squatter);
-        // The next job has nothing in its way.
+        // The next job can use the name.
         run(&["join_few"; 2], "NCCL_COMM_ID", &address);
     }
 }

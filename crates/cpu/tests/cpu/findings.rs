@@ -1,6 +1,6 @@
-//! Findings: their names, and that each is reported once for a place.
+//! Findings: their names, and that each is reported once per call site.
 //!
-//! The environment is read once per process, so each program runs in processes of its own.
+//! The environment is read once per process, so each program runs in separate processes.
 
 #![allow(unsafe_code)] // _exit
 
@@ -47,7 +47,7 @@ fn sum(comm: Comm) {
     assert_eq!(nccl!(ncclAllReduce(place, place, 4, F32, SUM, comm.0, ptr::null_mut())), OK);
 }
 
-/// Leaves three communicators, each with a message that nobody receives.
+/// Destroys three communicators, each with a send that no rank receives.
 fn messages(process: &RankProcess) {
     let parent = process.join();
     for count in 1..=3 {
@@ -102,7 +102,7 @@ fn unknown_finding_name_error_lists_the_documented_names() {
     assert!(printed.contains("[unreceived-message]"), "{printed}");
 }
 
-/// Makes one thing of each kind that a communicator has, or two; those of odd ranks are destroyed again.
+/// Creates one or two objects of each kind that a communicator owns. Odd ranks destroy them again.
 fn make(comm: Comm, rank: usize) {
     let mut memory = ptr::null_mut();
     assert_eq!(nccl!(ncclMemAlloc(&mut memory, 4096)), OK);
@@ -124,7 +124,7 @@ fn make(comm: Comm, rank: usize) {
 
 static SCALAR: f32 = 2.0;
 
-/// Leaves what rank 0 makes, and its communicator.
+/// Leaks the objects of rank 0, and its communicator.
 fn leaks(process: &RankProcess) {
     let comm = process.join();
     make(comm, process.rank());
@@ -133,7 +133,7 @@ fn leaks(process: &RankProcess) {
     }
 }
 
-/// Destroys communicators, and not what rank 0 has made of one of them.
+/// Destroys communicators, but not the objects that rank 0 created from one of them.
 fn leaks_of_child(process: &RankProcess) {
     let parent = process.join();
     let mut child: ncclComm_t = ptr::null_mut();
@@ -173,7 +173,8 @@ fn leaked_objects_are_listed_in_strict_mode() {
     }
 }
 
-/// Frees memory of a registration on rank 0, and of a window on rank 1, again once it is deregistered if the first was refused.
+/// Frees registered memory: of a registration on rank 0, of a window on rank 1. Frees it again after the deregistration if the
+/// first call was refused.
 fn free(process: &RankProcess) {
     let comm = process.join();
     let mut memory = ptr::null_mut();
@@ -237,7 +238,7 @@ fn fail(process: &RankProcess) {
         assert_eq!(code, ARGUMENT);
     }
     if process.rank() == 0 {
-        // SAFETY: ends the process at once.
+        // SAFETY: ends the process immediately.
         unsafe { libc::_exit(0) };
     }
 }
@@ -292,13 +293,12 @@ fn findings_file_is_shared_or_per_process() {
 
 #[test]
 fn unusable_findings_file_is_reported() {
-    let printed = run("fail", &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]).concat();
-    let expected =
-        "libnccl-cpu: LIBNCCL_CPU_REPORT is \"/no/such/folder/file\", which cannot be opened: No such file";
+    let printed = run("fail", &[("LIBNCCL_CPU_REPORT", "/no/such/directory/file")]).concat();
+    let expected = "libnccl-cpu: LIBNCCL_CPU_REPORT is \"/no/such/directory/file\", which cannot be opened: No such file";
     assert_eq!(printed.matches(expected).count(), 2, "{printed}");
 }
 
-/// Lines are there only in a program with debug information, which tests do not have.
+/// Line numbers need debug information, which tests do not have.
 #[test]
 fn finding_has_a_stack_trace_if_enabled() {
     let folder = tempfile::tempdir().unwrap();
@@ -340,7 +340,7 @@ fn extra_call_is_a_finding_and_fails_destroy_if_failures_are_errors() {
     }
 }
 
-/// Passes what NCCL accepts, and its documentation does not.
+/// Passes arguments that NCCL accepts but does not document.
 fn pass_undocumented_arguments(process: &RankProcess) {
     let comm = process.join();
     let (mut child, mut memory, mut window) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -373,7 +373,7 @@ fn undocumented_arguments_are_findings_only_in_strict_mode() {
     }
 }
 
-/// Ranks 0 and 1 go on without rank 2, and pass different flags.
+/// Ranks 0 and 1 shrink to continue without rank 2, and pass different flags.
 fn shrink_with_different_flags(process: &RankProcess) {
     let (comm, mut child) = (process.join(), ptr::null_mut());
     if process.rank() < 2 {

@@ -252,7 +252,7 @@ fn unauthenticated_connections_do_not_disturb_init() {
     in_own_process(SHORT, |seed| rendezvous_among_intruders(Duration::from_millis(500), seed));
 }
 
-/// Opens a file to send in place of the shared memory.
+/// Opens a file to send instead of the shared memory.
 fn any_file(random: &mut Random) -> OwnedFd {
     let open = |path| std::fs::File::open(path).expect("a file that always exists").into();
     match random.below(5) {
@@ -278,7 +278,7 @@ fn send_reply(connection: &OwnedFd, random: &mut Random) {
         0 => noise(random),
         // A success.
         1 => vec![0; 4],
-        // An error code, perhaps with the mark of a root that has left.
+        // An error code, perhaps with the flag of a root that has exited.
         _ => (random.below(12) as u32 | random.pick(&[0, 1 << 31])).to_ne_bytes().to_vec(),
     };
     if random.once_in(4) {
@@ -312,7 +312,7 @@ fn join_fake_roots(time: Duration, seed: u64) {
             for _ in 0..random.below(4) {
                 send_reply(&peer, &mut random);
             }
-            // The peer must not wait for a root that is gone.
+            // The peer must not wait for a root that has exited.
             drop(peer);
             joining.join().expect("the rank does not panic")
         });

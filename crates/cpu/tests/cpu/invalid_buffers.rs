@@ -1,6 +1,6 @@
 //! Buffers that are not mapped, or read-only: a line names the call and the buffer, and the other ranks do not wait.
 //!
-//! A fault ends a process, so each program runs in processes of its own.
+//! A fault ends a process, so each program runs in separate processes.
 #![allow(unsafe_code)] // mmap, handlers of signals
 
 use std::ffi::c_void;
@@ -25,7 +25,7 @@ rank_tasks! {
 
 const PAGE: usize = 1 << 16;
 
-/// The bytes that can be used of a buffer that is too short.
+/// The usable bytes of a buffer that is too short.
 const SHORT: usize = 2 * PAGE;
 
 const LONG: usize = 4 << 20;
@@ -43,7 +43,7 @@ fn map(length: usize, protection: libc::c_int) -> *mut u8 {
     start.cast()
 }
 
-/// Returns the start of `length` bytes which are wrong in this way.
+/// Returns the start of `length` bytes that are invalid in this way.
 fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
     let all = libc::PROT_READ | libc::PROT_WRITE;
     match kind {
@@ -167,7 +167,7 @@ const PROGRAMS: &[(&str, &str, usize, &str)] = &[
     ("receive", "unmapped", LONG, "ncclRecv(count 1048576, ncclFloat32, peer 0): recvbuff"),
 ];
 
-/// Checks that a rank with an invalid buffer has said so and was killed by the fault.
+/// Checks that a rank with an invalid buffer has reported it and was killed by the fault.
 #[track_caller]
 fn check(signal: Option<i32>, printed: &str, kind: &str, length: usize, buffer: &str) {
     let line = printed.lines().find(|line| line.ends_with(" [invalid-buffer]")).unwrap_or(printed);
@@ -245,7 +245,7 @@ fn earlier_signal_handler_that_fixes_the_fault_is_called() {
     }
 }
 
-/// A signal that is sent ends a process as if nobody handled it.
+/// A signal that is sent kills a process as if there were no handler.
 fn raise(process: &RankProcess) {
     let signal: libc::c_int = process.arguments[0].parse().unwrap();
     // The handler of Rust's library takes no notice of it.

@@ -1,12 +1,12 @@
 //! NCCL's C ABI on the CPU, in one program: it is linked once, and its helpers are compiled once.
 //!
-//! What belongs to a process (its environment, limits and descriptors) is set and counted in processes of its own: those of
-//! ranks, or a test's ([`common::processes::is_own_process`]). The tests that take long are ignored; `.ci/long` runs them.
+//! Process state (environment, limits, descriptors) is set and counted in separate processes, one per rank or one per test
+//! ([`common::processes::is_own_process`]). Long tests are ignored; `.ci/long` runs them.
 
 #[macro_use]
 mod common;
 
-// Tests start in the order of their names; these take longest, and none of them runs beside another.
+// Tests start in the order of their names; these take longest, and must not run at the same time.
 mod between_processes;
 mod debug;
 #[cfg(feature = "device-api")]

@@ -1,4 +1,4 @@
-//! Many ranks: what they need of time, memory, file descriptors, and CPU time while they wait.
+//! Many ranks: the time, memory, file descriptors, and CPU time while waiting that they need.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,7 +20,7 @@ rank_tasks! {
     "wait" => wait_for_late_rank,
 }
 
-/// The most memory that a process of many ranks may take.
+/// The limit of memory for a process with many ranks.
 const MEMORY: u64 = 2 << 30;
 
 /// Sums, splits the ranks into odd and even ones, and sums there.
@@ -33,7 +33,7 @@ fn sum_and_split(comm: ncclComm_t, ranks: usize, rank: usize) {
     Comm(child).destroy();
 }
 
-/// Returns the most memory that this process has had resident, also shared memory.
+/// Returns the peak resident memory of this process, shared memory included.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -60,7 +60,7 @@ fn sum_and_split_as_process(process: &RankProcess) {
     Comm(comm).destroy();
 }
 
-/// Runs all ranks as threads of a process that may open a few file descriptors only, so that a rank can keep none.
+/// Runs all ranks as threads of a process that may open only a few file descriptors, so that a rank can keep none.
 fn sum_and_split_as_threads(process: &RankProcess) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(next + 40), ..getrlimit(Resource::Nofile) }).unwrap();

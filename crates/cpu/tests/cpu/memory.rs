@@ -1,4 +1,4 @@
-//! What memory takes of a process: file descriptors of `ncclMemAlloc`, and what a communicator stages.
+//! Resources that memory takes: file descriptors of `ncclMemAlloc`, and the staging memory of a communicator.
 
 use std::ffi::c_void;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Calls that do not belong together and that the real NCCL ignores: sends that were never received, calls of count 0 on some
-//! ranks only, and sends that return only because there is room for their data.
+//! Mismatches that the real NCCL ignores: sends that were never received, calls of count 0 on some ranks only, and sends that
+//! return only because there is buffer space for their data.
 //!
 //! The environment is read once per process, and reports go to the standard error, so most of these ranks are threads of a
 //! separate process.
@@ -57,7 +57,7 @@ fn run(task: &str, environment: &[(&str, &str)]) -> String {
     finish(command.envs(environment.iter().copied()).spawn().unwrap())
 }
 
-/// The limit of a program that has to end.
+/// The limit for a program that must end.
 const LIMIT: (&str, &str) = ("LIBNCCL_CPU_TIMEOUT", "60");
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
@@ -184,7 +184,7 @@ fn empty_calls_pair_in_strict_mode() {
     assert!(!printed.contains("libnccl-cpu"), "{printed}");
 }
 
-/// Both ranks leave, the one of the first argument first, by the function of the second argument.
+/// Both ranks tear down their communicator with the function in the second argument; the rank in the first argument goes first.
 fn leave_messages_unreceived(process: &RankProcess) {
     let (first, how) = (usize::from(process.arguments[0] == "receiver"), process.arguments[1].as_str());
     let comms = on_threads(2, |rank| {
@@ -210,7 +210,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
     }
 }
 
-/// The receiver finds what is left for it; the sender only what can no longer be received; an aborted communicator nothing.
+/// The receiver reports its unreceived sends; the sender only those that can no longer be received; an aborted communicator none.
 #[test]
 fn unreceived_messages_are_reported_by_each_rank_that_finds_them() {
     for (first, how, of_receiver, of_sender) in [

@@ -1,7 +1,7 @@
-//! The mistakes of `docs/what-it-finds.md`: each is made here, and what the page says about it has to be printed. More programs
-//! with mistakes follow, with the text that names the cause.
+//! The mistakes of `docs/what-it-finds.md`: each is made here, and the texts that the page quotes must be printed. More programs
+//! with mistakes follow, each with the text that names the cause.
 //!
-//! The environment is read once per process, so each rank runs in a process of its own.
+//! The environment is read once per process, so each rank runs in a separate process.
 
 #![allow(unsafe_code)] // fork
 
@@ -21,7 +21,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-find
 /// Elements that no transport buffers.
 const LONG: usize = 1 << 20;
 
-/// Makes a test of each mistake, which two ranks make in the function of this name, with these variables.
+/// Defines a test for each mistake: two ranks run the function of this name, with these variables.
 macro_rules! mistakes {
     ($($name:ident $(with $variable:literal = $value:literal)?),* $(,)?) => {
         rank_tasks! { $(stringify!($name) => $name,)* "program" => run_program }
@@ -83,7 +83,7 @@ fn test_of_row(line: &str) -> Option<&str> {
     line.strip_suffix("` |")?.rsplit_once('`').map(|(_, name)| name)
 }
 
-/// Makes the mistake, and checks that the ranks print every text in the third cell of its row, where `…` is any text.
+/// Makes the mistake, and checks that the ranks print every text in the third cell of the table row, where `…` is any text.
 fn check(mistake: &str, variables: &[(&str, &str)]) {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let row = page.lines().find(|line| test_of_row(line) == Some(mistake)).expect("a row with this test");
@@ -170,14 +170,14 @@ fn different_root(process: &RankProcess) {
     broadcast(LONG, process.rank() as i32, process.join());
 }
 
-/// Each rank is the root, and waits for no other rank.
+/// Each rank passes itself as the root, and waits for no other rank.
 fn different_root_of_short_call(process: &RankProcess) {
     let comm = process.join();
     broadcast(1, process.rank() as i32, comm);
     sum(4, comm);
 }
 
-/// Each rank is the root by itself, and makes no other call.
+/// Each rank passes itself as the root, and makes no other call.
 fn different_root_of_last_short_call(process: &RankProcess) {
     let comm = process.join();
     broadcast(1, process.rank() as i32, comm);
@@ -264,7 +264,7 @@ fn group_that_no_rank_ends(process: &RankProcess) {
     report(nccl!(ncclCommDestroy(comm.0)));
 }
 
-/// The group is that of a thread that still runs when the process exits.
+/// The group is open on a thread that still runs when the process exits.
 fn group_open_at_exit(process: &RankProcess) {
     let comm = process.join();
     let (sender, receiver) = mpsc::channel();
@@ -340,7 +340,7 @@ fn group_on_one_rank(process: &RankProcess) {
     }
 }
 
-/// The first thread waits for the other rank, which comes late.
+/// The first thread waits for the other rank, which is late.
 fn two_threads(process: &RankProcess) {
     let comm = process.join();
     if process.rank() == 1 {
@@ -364,7 +364,7 @@ fn forked_child(process: &RankProcess) {
             // SAFETY: ends the process immediately.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: a child of this process, and no place for its status.
+        // SAFETY: a child of this process, and no pointer for its status.
         unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
     }
     sum(4, comm);
@@ -391,7 +391,7 @@ fn wrong_offset_in_place(process: &RankProcess) {
     report(nccl!(ncclAllGather(from, to, 16, F32, comm.0, ptr::null_mut())));
 }
 
-/// NCCL's declaration promises nothing of it, and its tests make it: without strict mode, it is a warning.
+/// NCCL does not document it, but its tests do it: without strict mode, it is a warning.
 fn all_to_all_in_place(process: &RankProcess) {
     let comm = process.join();
     for count in [1, 2048, 1 << 18] {
@@ -475,11 +475,11 @@ fn communicator_not_destroyed(process: &RankProcess) {
     sum(4, process.join());
 }
 
-/// A name, the program of a rank, and what one of the ranks has to print.
+/// A name, the program of a rank, and the text that one of the ranks must print.
 type Program = (&'static str, fn(&RankProcess), &'static str);
 
 const PROGRAMS: [Program; 12] = [
-    // Initialization that one rank does wrong, and the others end.
+    // Initialization with a mistake on one rank, which the others abort.
     ("same_rank", |process| init(process.id, 2, 0), "two callers passed rank 0"),
     (
         "negative_rank",

@@ -1,4 +1,4 @@
-//! Calls that break NCCL's rules and that NCCL does not notice: buffers that overlap, and two threads in one communicator.
+//! Misuse that NCCL does not detect: buffers that overlap, and two threads in one communicator.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,8 +16,8 @@ const ROOT: i32 = 1;
 
 type Call = fn(*const c_void, *mut c_void, usize, ncclComm_t) -> ncclResult_t;
 
-/// A collective, the number of blocks of its send and its receive buffer, and the place of `ROOT`'s send buffer in
-/// place, in blocks after the receive buffer.
+/// A collective, the number of blocks in its send and receive buffers, and the offset of `ROOT`'s send buffer for an
+/// in-place call, in blocks after the receive buffer.
 const COLLECTIVES: [(&str, Call, [usize; 2], isize); 8] = [
     ("ncclAllReduce", |s, r, n, c| nccl!(ncclAllReduce(s, r, n, I32, SUM, c, STREAM)), [1, 1], 0),
     ("ncclBroadcast", |s, r, n, c| nccl!(ncclBroadcast(s, r, n, I32, ROOT, c, STREAM)), [1, 1], 0),
@@ -141,7 +141,7 @@ fn second_thread_in_communicator_error_names_the_first_threads_call() {
     thread::scope(|scope| {
         let (comm, mine) = (comms[0], &mut place);
         let first = scope.spawn(move || until_alone(|| all_reduce(mine, { comm }.0)));
-        // A call that waits for no rank, until the other thread is inside.
+        // Repeats a call that waits for no rank, until the other thread is inside.
         let inside = "another thread is in ncclAllReduce(count 3, ncclInt32, ncclSum) on this communicator";
         loop {
             match nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) {
@@ -164,7 +164,7 @@ fn second_thread_in_communicator_error_names_the_first_threads_call() {
         assert_eq!(nccl!(ncclGroupEnd()), USAGE);
         assert_last_error(inside);
         assert_eq!(other, [1; 3]);
-        // Questions do not disturb it.
+        // Queries are allowed.
         let (mut count, mut state) = (0, OK);
         assert_eq!(nccl!(ncclCommCount(comm.0, &mut count)), OK);
         assert_eq!(nccl!(ncclCommUserRank(comm.0, &mut count)), OK);

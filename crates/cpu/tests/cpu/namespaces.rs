@@ -1,4 +1,4 @@
-//! Ranks in PID and time namespaces of their own: a rank's death is noticed, or the initialization says why it could not be.
+//! Ranks in separate PID and time namespaces: a rank's death is detected, or the initialization error says why it cannot be.
 //!
 //! The tests print that they are skipped if no namespaces can be created.
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ rank_tasks! {
 fn sum_until_death(process: &RankProcess) {
     let Comm(comm) = process.join();
     assert_eq!(all_reduce(&mut [1], comm), OK, "{}", last_error());
-    // Long enough that it would have been taken for dead.
+    // Long enough to be considered dead.
     thread::sleep(Duration::from_millis(600));
     assert_eq!(all_reduce(&mut [1], comm), OK, "{}", last_error());
     let began = Instant::now();

@@ -132,7 +132,7 @@ fn put_into_window_of_ended_rank_is_remote_error() {
     }
 }
 
-/// A rank that gave up a registration may free its memory, although another rank's registration succeeds later.
+/// A rank whose registration failed may free its memory, although another rank's registration succeeds later.
 #[test]
 fn put_after_peers_failed_registration_is_remote_error() {
     let _alone = alone();
@@ -257,7 +257,7 @@ fn handle_of_another_kind_is_named() {
             assert_last_error(&format!("{handle:p} {refusal}: it is a {kind}"));
         }
     }
-    // Neither one that is gone, nor a number that was never given.
+    // Neither a handle that was deregistered, nor a number that never was a handle.
     assert_eq!((deregister_buffer(registration), deregister_window(window.cast())), (OK, OK));
     for (handle, kind) in [(registration, "window"), (window.cast(), "registration")] {
         assert_ne!(if kind == "window" { query_window(handle) } else { deregister_buffer(handle) }, OK);

@@ -16,7 +16,7 @@ const RANKS: usize = 4;
 /// The rank with the fault.
 const FAULTY: usize = 2;
 const DELAY: Duration = Duration::from_millis(800);
-/// Lengths that are sent with the call, and in other ways.
+/// Lengths that are sent with the call, and by other transports.
 const LENGTHS: [usize; 3] = [1, 3000, 100_000];
 
 /// Runs `task` in a process for each of `processes`, and returns what they print.
@@ -88,7 +88,7 @@ fn endless(_: &RankProcess) {
         }
         assert!(done.recv_timeout(DELAY).is_err(), "all wait for the rank that sleeps");
         assert_eq!(nccl!(ncclCommAbort(comms[FAULTY].0)), OK);
-        // Also of the one that sleeps, although it has all that it needs by then.
+        // Also on the sleeping rank, although its data is complete by then.
         assert!(done.iter().take(RANKS).all(|code| code == REMOTE));
     });
 }
@@ -173,7 +173,7 @@ fn wrong_process(process: &RankProcess) {
 #[test]
 fn malformed_faults_are_reported_and_ignored() {
     for faults in
-        ["slow:2", "slow", "slow:1:0", "slow:-1:5", "slow:1:5:6", "wrong", "wrong:x", "wrong:1,", "odd:1"]
+        ["slow:2", "slow", "slow:1:0", "slow:-1:5", "slow:1:5:6", "wrong", "wrong:x", "wrong:1,", "late:1"]
     {
         let printed = run("healthy", faults, THREADS);
         let report = format!(

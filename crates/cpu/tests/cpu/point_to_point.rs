@@ -24,7 +24,7 @@ fn numbers(rank: usize, count: usize) -> Vec<i32> {
     (0..count).map(|index| (index * 31 + rank) as i32).collect()
 }
 
-/// The error names both calls, and the next message arrives.
+/// The error names both calls, and the next send arrives.
 #[test]
 fn count_mismatch_is_invalid_usage_and_drops_message() {
     let _alone = alone();

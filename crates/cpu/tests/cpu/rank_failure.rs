@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SMALL: usize = 100;
 const LARGE: usize = 1_100_000;
 
-/// A call of a rank, with this root if it has one.
+/// A call of a rank; the argument is the root, if the call has one.
 type Step = fn(&Rank, i32) -> ncclResult_t;
 
 /// The operations that a rank can repeat.
@@ -100,7 +100,7 @@ rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer
 
 /// Prints a line on standard error, in one write.
 fn report(event: &str) {
-    // Fails if the parent is gone; then the process ends anyway.
+    // Fails if the parent has exited; then the process ends anyway.
     let _ = std::io::stderr().write_all(format!("\n{event}\n").as_bytes());
 }
 
@@ -118,7 +118,7 @@ fn repeat_operation(process: &RankProcess) {
                 other => sender.send(other.to_owned()).expect("the main thread waits"),
             }
         }
-        // The parent is gone.
+        // The parent has exited.
         std::process::exit(1);
     });
 
@@ -136,7 +136,7 @@ fn repeat_operation(process: &RankProcess) {
     let codes = (0..).map(|turn| step(&me, turn % ranks));
     let error = codes.into_iter().find(|code| *code != OK).expect("it runs until an error");
     report(&format!("error {}", error.0));
-    // Each rank has to notice the failure itself, not that another survivor has left.
+    // Each rank has to notice the failure itself, not the exit of another survivor.
     let is_abort = finish.recv().expect("a command") == "abort";
     assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
     report("ended");
@@ -144,7 +144,7 @@ fn repeat_operation(process: &RankProcess) {
 
 /// Forks a child that inherits this process's descriptors, and does nothing.
 fn fork() {
-    // SAFETY: the child calls only async-signal-safe functions; the alarm ends it if the test does not.
+    // SAFETY: the child calls only async-signal-safe functions; the alarm kills it if the test does not.
     let child = unsafe { libc::fork() };
     if child == 0 {
         loop {
@@ -176,7 +176,7 @@ impl Process {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("this program can be started");
         let (sender, lines) = mpsc::channel();
         let errors = BufReader::new(child.stderr.take().expect("a pipe"));
-        // The receiver is gone if the test is over.
+        // The receiver is dropped when the test ends.
         thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Self { child, lines, seen: String::new() }
     }
@@ -206,7 +206,7 @@ impl Process {
         let _ = writeln!(self.child.stdin.as_mut().expect("a pipe"), "{command}");
     }
 
-    /// Ends the process: by a signal, or by itself.
+    /// Kills the process with a signal, or makes it exit.
     fn die(&mut self, cause: &str) {
         if cause == "kill" {
             self.child.kill().expect("a process can be killed");
@@ -283,7 +283,7 @@ fn fail_one_rank_at_init(seed: u64, limit: Duration) {
     if early[0].try_expect("error ", Instant::now() + NOTICE).is_ok() {
         return expect_errors(&mut early[1..], None, limit);
     }
-    // It died before it connected, so another process can take its place.
+    // It died before it connected, so another process can replace it.
     let mut substitute = start(&order[0]);
     substitute.expect("joined", LIMIT);
     substitute.die("kill");
@@ -362,7 +362,8 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
     assert!(leftovers().is_subset(&before), "{:?}", leftovers());
 }
 
-/// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 leaves in one of the ways; a call of rank 0 that waits for it ends when rank 0 aborts.
+/// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 exits or tears down its communicator. A call of rank 0 that waits for it ends when
+/// rank 0 aborts.
 fn call_with_a_failed_peer(process: &RankProcess) {
     let [way, kind] = &process.arguments[..] else { panic!("not two arguments") };
     let mut config =

@@ -1,4 +1,4 @@
-//! RAS: what the processes of a job answer about it, by the facade's client, and that nothing remains of the service.
+//! RAS: the report of a job's processes, as the facade's client reads it, and that the service leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use libnccl::communicator::ShrinkMode;
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl_test_support::random_inputs::{Random, inputs};
 
-/// The time in which something has to happen, on a machine with other work.
+/// The time limit for an event, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet, "identities" => compare_identities }
@@ -68,7 +68,7 @@ fn ras_threads() -> usize {
     names.filter(|name| name.trim() == "libnccl-cpu-ras").count()
 }
 
-/// Returns the number of this process's sockets, but for the standard streams.
+/// Returns the number of this process's sockets, except the standard streams.
 fn sockets() -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| {
         let fd = fd.ok()?;
@@ -78,7 +78,7 @@ fn sockets() -> usize {
     links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Checks that no service runs if the environment does not ask for one.
+/// Checks that no service runs if the environment does not enable it.
 fn stay_quiet(process: &RankProcess) {
     let comm = process.join();
     assert_eq!((ras_threads(), sockets()), (0, 0));
@@ -230,7 +230,11 @@ fn rank_without_call_is_the_straggler_of_a_frozen_communicator() {
     let job = Job::start("AAA,AA,AAA,AAA,AAA");
     let report = job.report(|report| launched(report, "AllReduce") == [3, 2, 3, 3, 3]);
     let straggler = VerdictKind::Straggler { collective: "AllReduce".into(), launched: 2, behind: 1 };
-    assert_eq!(kinds(std::slice::from_ref(&report)), [], "one report does not tell late from asked early");
+    assert_eq!(
+        kinds(std::slice::from_ref(&report)),
+        [],
+        "one report cannot distinguish a late rank from an early query"
+    );
     let frozen = VerdictKind::Frozen { behind: vec![1], missing: vec![] };
     assert_eq!(kinds(&[report, job.report(|_| true)]), [(frozen, None), (straggler, Some(1))]);
 }
@@ -323,7 +327,7 @@ fn port_in_use_does_not_affect_the_job() {
     }
 }
 
-/// Opens so many connections, to each of the two processes, that say so much and no more.
+/// Opens this many connections to each of the two processes, sends these bytes, and stays idle.
 fn idle_clients(job: &Job, count: usize, words: &str) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(&job.address).unwrap();
@@ -445,7 +449,7 @@ fn random_requests_get_a_response_or_an_error_and_the_service_continues() {
         }
         if random.below(2) == 0 {
             let _ = connection.shutdown(std::net::Shutdown::Write);
-            // Ends by an answer, or by the end of the connection.
+            // Ends with a response, or when the connection is closed.
             let _ = connection.read(&mut [0; 64]);
         }
     }

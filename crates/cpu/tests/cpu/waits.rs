@@ -1,6 +1,6 @@
-//! The reports of waits that take long, and their end by `LIBNCCL_CPU_TIMEOUT`.
+//! Reports of long waits, and timeouts by `LIBNCCL_CPU_TIMEOUT`.
 //!
-//! The environment is read once per process, so each rank runs in a process of its own.
+//! The environment is read once per process, so each rank runs in a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::process::Child;
@@ -20,16 +20,16 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! { "rank" => follow, "sum_until_error" => sum_until_error }
 
-/// The elements of a sum in which a process is most of its time.
+/// The elements of a sum that takes most of a process's time.
 const LONG: usize = 8 << 20;
 
-/// Prints the error of a call, which has to be that of a wait that was given up.
+/// Prints the error of a call, which must be a timeout of a wait.
 fn print_remote_error(code: ncclResult_t) {
     assert_eq!(code, REMOTE);
     eprintln!("error: {}", last_error());
 }
 
-/// Does what each of its arguments says.
+/// Follows the script in its arguments.
 fn follow(process: &RankProcess) {
     let (mut comm, mut number) = (ptr::null_mut(), 0_i32);
     let place = (&raw mut number).cast();
@@ -47,7 +47,7 @@ fn follow(process: &RankProcess) {
                 thread::sleep(Duration::from_secs(60));
             }
             "right-sum" => assert_eq!(all_reduce(&mut [1.0; 3], comm), OK),
-            // These are given up.
+            // These time out.
             "init" => {
                 let joined = init_rank(process.id, process.ranks, process.rank());
                 print_remote_error(joined.map(drop).expect_err("other ranks are absent"));
@@ -75,7 +75,7 @@ fn sum_until_error(process: &RankProcess) {
     while all_reduce(elements, comm.0) == OK {}
 }
 
-/// Returns this process's rank in a communicator that is made from the first, and has a name.
+/// Returns this process's rank in a named child of the communicator.
 fn named_child(process: &RankProcess) -> ncclComm_t {
     let (parent, mut child) = (process.join().0, ptr::null_mut());
     let mut config = ncclConfig_t { commName: c"the child".as_ptr(), ..ncclConfig_t::initializer() };
@@ -84,7 +84,7 @@ fn named_child(process: &RankProcess) -> ncclComm_t {
     child
 }
 
-/// Returns the name in reports of the communicator that has the id.
+/// Returns the name that reports use for the communicator with this id.
 fn name(id: &ncclUniqueId) -> String {
     format!("in communicator {}", CommunicatorId::of_unique_id(&libnccl::UniqueId::from_c_chars(id.internal)))
 }
@@ -279,7 +279,7 @@ fn report_names_the_communicator() {
     );
 }
 
-/// Rank 1 leaves by a function while rank 0 is in a call, of which the error only named rank 1.
+/// Rank 1 tears down its communicator while rank 0 waits in a call. (The error used to name only rank 1.)
 #[test]
 fn error_of_a_departing_peer_names_the_waiting_call() {
     const LONG: usize = 1_000_000;

@@ -3,7 +3,7 @@
 //!
 //! They run the real code. The segment's words are loom's atomics: a load returns every value that the memory model allows,
 //! including stale ones. For plain bytes, in the segment and in the callers' [`Buffer`]s, loom tracks reads and writes in
-//! units of [`GRAIN`] bytes. Two unordered accesses, one of them a write, are an error even if they were far apart in time.
+//! units of [`GRAIN`] bytes. Two unordered accesses, one of them a write, are an error even if they are far apart.
 //!
 //! Not covered: the length of waits, which [`backoff`](crate::sync::backoff) decides; processes that die; memory that
 //! processes map from each other.
@@ -197,7 +197,7 @@ impl Rank {
         self.run(wait.run(self.context()))
     }
 
-    /// Sends one message after another, or receives them.
+    /// Makes one send after another, or receives them.
     fn messages(&self, peer: usize, sender: usize, lengths: &[usize]) {
         for (round, length) in lengths.iter().enumerate() {
             if self.rank == sender {

@@ -30,7 +30,7 @@ fn discarded_result_of_jobs_in_progress_is_not_reported() {
     let (go, wait) = mpsc::channel();
     let fails = move || {
         wait.recv().unwrap();
-        Err(Error::usage("too late"))
+        Err(Error::usage("discarded"))
     };
     jobs.run(false, fails).unwrap();
     jobs.discard_result();

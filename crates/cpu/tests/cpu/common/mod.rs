@@ -4,7 +4,7 @@
 macro_rules! nccl {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         let function = libnccl_cpu::TABLE.$name.expect(stringify!($name));
-        // SAFETY: the tests pass what the header asks for, or what is checked before it is used.
+        // SAFETY: the tests pass what the header requires, or what is checked before it is used.
         #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         unsafe { function($($argument),*) }
     }};
@@ -72,13 +72,13 @@ pub(crate) fn unique_id() -> ncclUniqueId {
     id
 }
 
-/// Serialises tests that read or cause errors: the last error belongs to the whole process.
+/// Serializes tests that read or cause errors: the last error belongs to the whole process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serialises tests of more ranks than there are processors, which would wait for each other side by side.
+/// Serializes tests with more ranks than processors, which would slow each other down.
 pub(crate) fn busy() -> MutexGuard<'static, ()> {
     static BUSY: Mutex<()> = Mutex::new(());
     BUSY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -176,7 +176,7 @@ pub(crate) fn all_reduce<T: Element>(buffer: &mut [T], comm: ncclComm_t) -> nccl
     nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
 }
 
-/// Sums a 1 of each rank.
+/// Sums a 1 from each rank.
 #[track_caller]
 pub(crate) fn assert_sum(comm: ncclComm_t, ranks: usize) {
     let mut number = [1];
@@ -213,7 +213,7 @@ pub(crate) fn init_nonblocking(id: ncclUniqueId, ranks: i32, rank: i32) -> Comm 
     Comm(comm)
 }
 
-/// Runs `body` for each rank on a thread of its own.
+/// Runs `body` for each rank on a separate thread.
 pub(crate) fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let body = &body;
     thread::scope(|scope| {

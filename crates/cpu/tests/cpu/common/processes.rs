@@ -83,14 +83,14 @@ pub(crate) fn run_task(tasks: &[(&str, Task)]) {
     task(&RankProcess::from_environment(words.collect()));
 }
 
-/// Returns short limits, for waits that have to be reported and given up: not so short where programs are emulated.
+/// Returns short limits, for waits that must be reported and time out. They are longer where programs are emulated.
 pub(crate) fn limits() -> [(&'static str, &'static str); 2] {
     let is_slow = std::env::var_os("LIBNCCL_TEST_SLOW").is_some();
     let [warn_after, timeout] = if is_slow { ["2", "5"] } else { ["0.5", "1.5"] };
     [("LIBNCCL_CPU_WARN_AFTER", warn_after), ("LIBNCCL_CPU_TIMEOUT", timeout)]
 }
 
-/// Waits until other ranks with these limits have given this one up.
+/// Waits until other ranks with these limits have timed out waiting for this one.
 pub(crate) fn outlast_the_limit() {
     let [_, (_, timeout)] = limits();
     thread::sleep(Duration::from_secs_f64(timeout.parse::<f64>().unwrap() + 2.5));
@@ -100,7 +100,7 @@ pub(crate) fn outlast_the_limit() {
 /// and its arguments after spaces.
 #[track_caller]
 pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
-    // The caller's file: `tests/cpu/waits.rs`, or `tests/cpu/lifecycle/init.rs`, whose tasks are those of `lifecycle`.
+    // The caller's file: `tests/cpu/waits.rs`, or `tests/cpu/lifecycle/init.rs`, whose tasks are in `lifecycle`.
     let (_, file) = Location::caller().file().rsplit_once("tests/cpu/").unwrap();
     let module = file.split(['/', '.']).next().unwrap();
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
@@ -123,8 +123,8 @@ pub(crate) fn test(names: &[&str]) -> Command {
     command
 }
 
-/// Runs the calling test again in a process of its own, unless it is there, and returns whether it is: for a test that
-/// counts what belongs to a process.
+/// Returns whether this process runs only the calling test. If it does not, runs the test again in such a process. For
+/// tests that count resources of the process.
 pub(crate) fn is_own_process() -> bool {
     const VARIABLE: &str = "LIBNCCL_TEST_OWN_PROCESS";
     let is_own = std::env::var_os(VARIABLE).is_some();

@@ -15,7 +15,7 @@ use crate::common::{
     last_error, on_threads, unique_id, wait_for_peers,
 };
 
-/// A rank leaves a communicator when another communicator of the same group could not be created.
+/// A rank leaves a communicator if another communicator of the same group could not be created.
 #[test]
 fn rank_of_failed_group_leaves_the_child_it_joined() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -88,7 +88,7 @@ fn shrink_abort_after_killed_rank_creates_usable_comm() {
     });
 }
 
-/// Another thread has used the communicator of that rank last, and keeps it for its next call.
+/// Another thread used the communicator of that rank last, and caches it.
 #[test]
 fn shrink_does_not_wait_for_an_aborted_survivor() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -212,7 +212,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// The ranks that wait get an error with the reason, which their own revocation clears.
+/// The waiting ranks get an error with the reason, which a revocation on the same rank clears.
 #[test]
 fn revocation_fails_waiting_ranks() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

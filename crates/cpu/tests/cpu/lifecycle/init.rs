@@ -1,4 +1,4 @@
-//! Initialisation: ids, configs, failures, log lines and time.
+//! Initialization: ids, configs, failures, log lines and time.
 
 use std::process::Stdio;
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::common::{
     wait_async, wait_for_peers,
 };
 
-/// Logs an initialisation, a split, a destruction and an abort.
+/// Logs an initialization, a split, a destruction and an abort.
 pub(crate) fn log_lifecycle(process: &RankProcess) {
     let Comm(comm) = join(process);
     let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
@@ -75,7 +75,7 @@ fn null_handle_of_object_pending_in_open_group_is_explained() {
     assert_eq!(put, ARGUMENT);
     assert_last_error("NULL is not a window of this communicator; this thread's group is open");
     assert_eq!(end(), ARGUMENT);
-    // Nothing of it is said outside of such a group.
+    // Outside such a group, the error does not mention one.
     for in_group in [false, true] {
         (if in_group { start } else { || () })();
         assert_eq!(nccl!(ncclCommCount(none, &mut 0)), ARGUMENT);
@@ -94,7 +94,7 @@ fn run_ranks_with_count_out_of_range_error_has_the_number() {
     assert!(libnccl_cpu::run_ranks(0, |_| panic!("ran")).is_err());
 }
 
-/// Nobody else has a rank that waits for it. Whether it comes first, between the others or last, they end with its reason.
+/// Whether it calls first, between the others or last, they fail with its reason.
 #[test]
 fn invalid_config_on_one_rank_fails_the_others() {
     const REASON: &str = "rank 1 failed before all ranks had joined: \
@@ -145,7 +145,7 @@ fn invalid_config_on_one_rank_fails_the_others() {
     }
 }
 
-/// The root finds both ranks waiting: the one that it lacks, and one that is in no communicator of its number of ranks.
+/// The root finds two ranks waiting: the one that is missing, and one whose number is beyond the root's number of ranks.
 #[test]
 fn rank_beyond_the_roots_nranks_is_invalid_usage_on_all_ranks() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -171,7 +171,7 @@ fn rank_beyond_the_roots_nranks_is_invalid_usage_on_all_ranks() {
     }
 }
 
-/// Whatever rank comes first. One that comes when the others have joined waits for more.
+/// In any order. A rank that calls after the others have joined waits for more ranks.
 #[test]
 fn different_nranks_in_one_process_are_invalid_usage() {
     const RANKS: [(i32, i32); 3] = [(2, 0), (2, 1), (3, 2)];
@@ -200,7 +200,8 @@ fn different_nranks_in_one_process_are_invalid_usage() {
     }
 }
 
-/// The root of the rendezvous dies, or is aborted, and may not stay to notify a rank that comes later; one that came before does.
+/// The root of the rendezvous dies or is aborted, and may not wait to notify a rank that connects later. A rank that connected
+/// before gets the error too.
 #[test]
 fn init_after_root_exit_returns_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

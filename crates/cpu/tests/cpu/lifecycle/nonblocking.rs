@@ -15,7 +15,7 @@ use crate::common::{
     async_error, init_nonblocking, last_error, nonblocking, unique_id, wait_async,
 };
 
-/// A rank first gets the result of its own call, even if a peer has aborted since.
+/// A rank gets the result of its call first, even if a peer has aborted since.
 #[test]
 fn completed_call_stays_successful_after_peer_abort() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -36,7 +36,7 @@ fn completed_call_stays_successful_after_peer_abort() {
     assert_eq!(sum(comms[0].0, 1), Err(REMOTE));
     comms[0].destroy();
 
-    // Likewise for an initialisation.
+    // Likewise for an initialization.
     let id = unique_id();
     let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
     assert_eq!(wait_async(comms[1].0), OK);
@@ -59,7 +59,7 @@ fn completed_call_stays_successful_after_peer_abort() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// The text of a wait is not an error, and is returned for its communicator alone.
+/// The text of a wait is not an error, and is returned only for its communicator.
 #[test]
 fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -108,7 +108,7 @@ fn operation_after_peer_abort_returns_remote_error() {
     comms[1].destroy();
 }
 
-/// The polling thread gets the text of the background failure, not of its own last one.
+/// The polling thread gets the text of the background failure, not of an earlier failure on this thread.
 #[test]
 fn background_failure_sets_last_error_of_polling_thread() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

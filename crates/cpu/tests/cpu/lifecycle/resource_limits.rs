@@ -18,7 +18,7 @@ use crate::common::{
     init_rank, last_error, nonblocking, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
-/// Fails to initialise for lack of file descriptors.
+/// Fails to initialize because there are no file descriptors left.
 pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
     // Enough to reach the rendezvous, but not to receive anything there.
     limit_descriptors(2);
@@ -26,7 +26,7 @@ pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
     assert_last_error("Too many open files");
 }
 
-/// Fails to initialise as the shared memory is longer than a file may be.
+/// Fails to initialize because the shared memory exceeds the file size limit.
 pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
     setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), ..getrlimit(Resource::Fsize) }).unwrap();
     for ranks in [1, 2] {
@@ -38,7 +38,7 @@ pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
     }
 }
 
-/// Fails to derive a communicator, by the call that the argument names, for lack of file descriptors.
+/// Fails to derive a communicator, by the call that the argument names, because there are no file descriptors left.
 pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
     let Comm(comm) = join(process);
     limit_descriptors(0);
@@ -48,7 +48,7 @@ pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
         _ => grow(comm, process.ranks + 1, None, -1),
     };
     assert_eq!(derived, Err(SYSTEM));
-    assert_eq!(sum(comm, 1), Err(SYSTEM), "the rank has left its communicator");
+    assert_eq!(sum(comm, 1), Err(SYSTEM), "the rank is no longer in its communicator");
     thread::sleep(Duration::from_secs(60));
 }
 
@@ -85,7 +85,7 @@ fn exhaust_threads() -> bool {
     (0..100).any(|_| thread::Builder::new().spawn(thread::park).is_err())
 }
 
-/// The parent has had its thread since it was made; the child has had no call.
+/// The parent has had a thread since it was created; the child has had no call.
 fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
     let mut comm = ptr::dangling_mut();
     let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, unique_id(), 0, &mut nonblocking()));

@@ -16,7 +16,7 @@ use crate::common::{
     wait_async, wait_for_peers,
 };
 
-/// This thread keeps the communicator that it used last, and the process may even exit before it drops it.
+/// The thread caches the communicator that it used last, and the process may exit before the cache is dropped.
 #[test]
 fn destroyed_communicator_leaves_although_a_thread_caches_it() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -52,7 +52,7 @@ fn teardown_cancels_creation() {
         wait_for_peers(&id, 1);
         assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "the initialization is in progress");
         soon(end, comms[1]);
-        assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
+        assert_eq!(wait_async(comms[0].0), REMOTE, "its peer was destroyed");
         assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
         assert_last_error("before all ranks had joined");
         soon(end, comms[0]);
