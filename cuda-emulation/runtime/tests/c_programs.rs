@@ -1,8 +1,8 @@
 //! The emulated libraries as C programs see them: programs that are compiled against NVIDIA's headers, and linked with the
-//! shared objects under the names of NVIDIA's.
+//! shared objects under the names of NVIDIA's libraries.
 //!
-//! NVIDIA's packages, with headers and the libraries to compare with, are downloaded once and kept outside the checkout, for
-//! which `cargo test -p libnccl-cuda-runtime -- --ignored` asks. Where that is impossible, the tests say that they are skipped.
+//! `cargo test -p libnccl-cuda-runtime -- --ignored` downloads NVIDIA's packages, with headers and the libraries to compare with,
+//! once, and keeps them outside the checkout. Where that is impossible, the tests print that they are skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +14,19 @@ use std::sync::LazyLock;
 use cuda_install::Profile;
 use cuda_test_support::toolkit::{Program, Release, Toolkit, run_tool};
 
-/// The folder of the programs.
+/// The directory of the programs.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
 }
 
-/// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// Returns a directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
 fn shared_objects() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
-        cuda_install::install(&folder, Profile::Debug).expect("the shared objects are built");
-        folder
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
+        cuda_install::install(&directory, Profile::Debug).expect("the shared objects are built");
+        directory
     });
-    &FOLDER
+    &DIRECTORY
 }
 
 /// Returns the emulated runtime library.
@@ -39,7 +39,7 @@ fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Program {
     Program::compile(&sources().join(source), &includes, runtime, &[])
 }
 
-/// Compiles and runs a program with the emulation of a release and so many devices.
+/// Compiles and runs a program with the emulation of a CUDA version and this many devices.
 fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
     let program = compile(source, toolkit, &runtime(release));
@@ -73,7 +73,7 @@ programs! {
     shared_memory_of_cuda_13: "shared_memory.c", Cuda13;
 }
 
-/// The program that is run beside NVIDIA's CUPTI.
+/// The program that is run with NVIDIA's CUPTI.
 const WITH_CUPTI: &str = "cupti.c";
 
 #[test]
@@ -81,14 +81,14 @@ const WITH_CUPTI: &str = "cupti.c";
 fn cupti_ends_with_an_error() {
     for release in [Release::Cuda12, Release::Cuda13] {
         let Some(toolkit) = release.toolkit(WITH_CUPTI) else { return };
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let libraries = ["libcuda.so.1".into(), release.soname()].map(|name| shared_objects().join(name));
         for library in libraries.iter().chain([&toolkit.cupti]) {
             let name = library.file_name().expect("a file's name");
-            symlink(library, folder.path().join(name)).expect("a link");
+            symlink(library, directory.path().join(name)).expect("a link");
         }
         let program = compile(WITH_CUPTI, toolkit, &runtime(release));
-        assert_eq!(program.run(folder.path(), "1"), "ok: CUPTI is refused\n");
+        assert_eq!(program.run(directory.path(), "1"), "ok: CUPTI is refused\n");
     }
 }
 
@@ -101,16 +101,16 @@ fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
 
-/// The program whose output is compared with that of a GPU.
+/// The program whose output is compared with a GPU's.
 const OF_A_GPU: &str = "codes.c";
 
-/// The programs whose output is compared with that of NVIDIA's library.
+/// The programs whose output is compared between NVIDIA's library and the emulation.
 const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
 
 #[test]
 fn every_c_program_has_a_test() {
     let files = fs::read_dir(sources())
-        .expect("the folder of the programs")
+        .expect("the directory of the programs")
         .map(|entry| entry.expect("an entry").file_name());
     let found: BTreeSet<String> = files
         .map(|name| name.into_string().expect("a file's name"))
@@ -139,7 +139,7 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
     ),
     (
         &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
-        "kernels are not supported, whatever the arguments",
+        "kernels are not supported with any arguments",
     ),
     (&["captures, malloc in stream order", "captures, end"], "allocations do not become nodes"),
     (
@@ -181,7 +181,7 @@ fn require_same_output(source: &str, release: Release) {
     // A directory without the driver.
     let ours = tempfile::tempdir().expect("a temporary directory");
     fs::copy(runtime(release), ours.path().join(release.soname())).expect("the library can be copied");
-    let theirs = toolkit.runtime.parent().expect("a library lies in a folder");
+    let theirs = toolkit.runtime.parent().expect("a library lies in a directory");
     let of_theirs = compile(source, toolkit, &toolkit.runtime);
     let of_ours = compile(source, toolkit, &ours.path().join(release.soname()));
     let expected = of_theirs.run(theirs, "4");
@@ -194,7 +194,7 @@ fn require_same_output(source: &str, release: Release) {
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
 fn error_names_match_nvidias_libraries() {
-    // Newer releases have more codes, which are known here with any release.
+    // Newer CUDA versions have more codes. The emulation has all of them in any version.
     require_same_output("error_names.c", Release::Cuda13);
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
-/// Returns a directory with the driver and the runtime library, which cargo builds beside this test.
+/// Returns a directory with the driver and the runtime library, which cargo builds with this test.
 fn libraries() -> TempDir {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let own = std::env::current_exe().expect("the path of this test");

@@ -61,7 +61,7 @@ fn launches_return_before_their_work() {
 }
 
 fn check_launches(block: bool) {
-    // A call that blocks is waited for in vain.
+    // If the call blocks, this wait times out.
     let limit = if block { 100 } else { 20_000 };
     let context = work::context(0);
     let owner = context.new_stream().expect("a stream");
@@ -103,7 +103,7 @@ fn refuse_kernels() {
 }
 
 fn kernels_with_pytorch() {
-    // Any library under the name of one of PyTorch's.
+    // Any library with the name of a PyTorch library.
     let maps = fs::read_to_string("/proc/self/maps").expect("this process's libraries");
     let some = maps.split_whitespace().find(|word| word.contains("/libgcc_s.so")).expect("a library");
     let directory = tempfile::tempdir().expect("a temporary directory");

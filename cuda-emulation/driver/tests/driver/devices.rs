@@ -1,4 +1,4 @@
-//! Variables: the devices that `CUDA_VISIBLE_DEVICES` leaves, and wrong values.
+//! Environment variables: the devices that `CUDA_VISIBLE_DEVICES` selects, and invalid values.
 
 use std::env;
 use std::ffi::{CString, c_int};
@@ -18,8 +18,8 @@ crate::tests! {
     device_listed_twice_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "1,2,1" }
     list_without_a_device_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "2", LIBNCCL_CPU_DEVICES = "2" }
     file_of_findings_that_cannot_be_opened_is_refused = refuse [
-        "invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file that can be written\n"
-    ] { LIBNCCL_CPU_REPORT = "/no/such/folder/file" }
+        "invalid LIBNCCL_CPU_REPORT \"/no/such/directory/file\"; it must be the path of a file that can be written\n"
+    ] { LIBNCCL_CPU_REPORT = "/no/such/directory/file" }
     unknown_name_of_a_finding_is_refused = refuse [
         "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-"
     ] { LIBNCCL_CPU_IGNORE = "raec" }

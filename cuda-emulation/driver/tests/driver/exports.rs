@@ -101,7 +101,7 @@ fn find_by_name() {
     for function in &table {
         let (name, base) = (&function.name, libnccl_cuda_functions::base(&function.name));
         let since = function.first as c_int;
-        // Versions that are newer than the driver cannot be asked for.
+        // Versions newer than the driver cannot be requested.
         if since > newest {
             continue;
         }

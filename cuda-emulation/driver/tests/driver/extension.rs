@@ -75,7 +75,7 @@ pub(crate) fn enqueue(
     result(unsafe { enqueue(stream.cast(), &raw const access, 1, label.as_ptr(), run, release, data) })
 }
 
-/// Returns whether the driver takes calls, of which this one has no valid handle. It is a deadlock if it does not.
+/// Returns whether the driver accepts calls; this one has an invalid handle. Deadlocks if it does not.
 pub(crate) fn may_call_cuda() -> bool {
     // SAFETY: null is no event, which is an error.
     let code = unsafe { cudarc::driver::sys::cuEventQuery(ptr::null_mut()) };
@@ -241,7 +241,7 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
         expected += if length == 100 { 10 } else { 0 };
         cuda::ctx::synchronize().expect("the end of everything");
     }
-    // The release comes after the end of the operation, for which the host waited.
+    // The data is released after the operation has ended, which the host waited for.
     let start = std::time::Instant::now();
     while STEPS.load(Ordering::SeqCst) != expected && start.elapsed().as_secs() < 10 {
         std::thread::yield_now();
@@ -251,7 +251,7 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
 
 type Failure = unsafe extern "C" fn(CUstream, *mut c_char, usize) -> CUresult;
 
-/// Returns why calls with a stream fail, in at most so many bytes.
+/// Returns the reason why calls with a stream fail, in at most this many bytes.
 fn reason(stream: CUstream, length: usize) -> String {
     let failure = function::<Failure>(c"libnccl_cuda_failure");
     let mut text = [c_char::MAX; 64];

@@ -24,7 +24,7 @@ crate::tests! {
     fault_beside_device_memory_is_not_reported = touch_nothing { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
 }
 
-/// Allocates device memory, more often than a part of the list has room.
+/// Allocates device memory more often than one segment of the list can hold.
 fn allocate() -> CUdeviceptr {
     work::enter(1);
     [(); 200].map(|()| work::allocate(100))[199]

@@ -93,7 +93,7 @@ fn replay(graph: &CudaGraph, stream: &CudaStream) {
     stream.synchronize().expect("the end of a launch");
 }
 
-/// Lets a stream count, after a while.
+/// Enqueues a function that counts after a while.
 fn count(stream: &CudaStream, counter: &'static AtomicUsize) {
     call(stream.cu_stream(), || {
         thread::sleep(Duration::from_millis(5));
@@ -153,7 +153,7 @@ fn copies_of_a_graph_read_host_memory_at_each_launch() {
     let buffer = memory();
     let (mut from, mut to) = (vec![0_u8; LENGTH], vec![0_u8; LENGTH]);
     let graph = capture(&stream, || {
-        // SAFETY: both live until the graph is gone.
+        // SAFETY: both live until the graph is destroyed.
         unsafe {
             result::memcpy_htod_async(buffer, &from, stream.cu_stream()).expect("a copy");
             result::memcpy_dtoh_async(&mut to, buffer, stream.cu_stream()).expect("a copy");
@@ -358,7 +358,7 @@ fn calls_that_wait_make_a_capture_fail() {
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).expect("a capture");
     memory();
     assert!(stream.end_capture(FLAGS).is_ok());
-    // A global one forbids them other threads, which can forgo that.
+    // A global capture also forbids them on other threads, unless these change their mode.
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).expect("a capture");
     let context = &context;
     let allocate = |mut mode| {
@@ -371,7 +371,7 @@ fn calls_that_wait_make_a_capture_fail() {
                     result::malloc_sync(LENGTH).map(|_| ())
                 }
             });
-            other.join().expect("an answer")
+            other.join().expect("a result")
         })
     };
     assert_eq!(allocate(MODE), Ok(()));
@@ -461,8 +461,8 @@ fn graphs_and_what_they_use_end_in_any_order() {
                     _ => result::free_sync(buffer).expect("a free"),
                 }
             }
-            assert!(result::graph::destroy(graph).is_err(), "it is gone");
-            assert!(result::graph::launch(exec, stream.cu_stream()).is_err(), "it is gone");
+            assert!(result::graph::destroy(graph).is_err(), "it is destroyed");
+            assert!(result::graph::launch(exec, stream.cu_stream()).is_err(), "it is destroyed");
             result::event::destroy(join).expect("an end");
         }
     }
@@ -561,7 +561,7 @@ fn graph_releases(graph: CUgraph, object: CUuserObject, count: u32) -> Result<()
     unsafe { sys::cuGraphReleaseUserObject(graph, object, count) }.result()
 }
 
-/// What CUDA says about the capture of a stream: its status, id and graph, and the number and first of its last nodes.
+/// The capture information of a stream: its status, id and graph, and the number and first of its last nodes.
 type CaptureInfo = (sys::CUstreamCaptureStatus, u64, CUgraph, usize, Option<sys::CUgraphNode>);
 
 fn info(stream: &CudaStream) -> CaptureInfo {
@@ -573,7 +573,7 @@ fn info(stream: &CudaStream) -> CaptureInfo {
     // SAFETY: variables.
     unsafe { sys::cuStreamGetCaptureInfo_v2(stream, out, id_out, graph_out, nodes_out, count_out) }
         .result()
-        .expect("an answer");
+        .expect("a result");
     // SAFETY: so many were stored.
     (status, id, graph, count, (count == 1).then(|| unsafe { *nodes }))
 }
@@ -592,7 +592,7 @@ fn require(counter: &AtomicUsize, expected: usize) {
     assert_eq!(counter.load(Ordering::SeqCst), expected);
 }
 
-/// A flag of `cuGraphRetainUserObject`: the program's references become those of the graph.
+/// A flag of `cuGraphRetainUserObject`: moves the program's references to the graph.
 const MOVE: u32 = 1;
 
 fn user_objects_are_destroyed_when_nothing_refers_to_them() {
@@ -607,7 +607,7 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
     drop(locked);
     require(&DESTROYED, 1);
 
-    // Those of a capture that fails go with it.
+    // User objects of a failed capture are destroyed with it.
     stream.begin_capture(MODE).expect("a capture");
     let object = user_object(1);
     graph_retains(graph_of(&stream), object, 1, MOVE).expect("a reference");
@@ -632,7 +632,7 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
         graph_releases(graph, kept, 1).expect("a reference");
         result::graph::destroy(graph).expect("an end");
         require(&DESTROYED, 2);
-        // The handle is one as long as anything refers to the object.
+        // The handle is valid as long as anything refers to the object.
         sys::cuUserObjectRetain(kept, 1).result().expect("a reference");
         let locked = PROGRAM.lock().expect("nothing panics with it");
         result::graph::exec_destroy(exec).expect("an end");
@@ -707,7 +707,7 @@ fn wrong_references_to_user_objects_are_refused() {
     assert_eq!(graph_retains(graph, none, 1, 0), INVALID);
     assert_eq!(graph_retains(none.cast(), object, 1, MOVE), INVALID);
     assert_eq!(graph_releases(none.cast(), object, 1), INVALID);
-    // Nothing of that took a reference of the program away.
+    // The program still has all its references.
     require(&DESTROYED, 0);
     release(object, 2).expect("both references");
     require(&DESTROYED, 1);

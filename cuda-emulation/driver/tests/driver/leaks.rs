@@ -1,4 +1,4 @@
-//! Things that are left when the process ends.
+//! Leaks: objects that exist when the process exits.
 
 use std::ptr;
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ crate::tests! {
     stream_that_a_function_of_atexit_destroys_is_no_leak = destroy_at_exit { LIBNCCL_CPU_STRICT = "1" }
 }
 
-/// Leaves twice as many of each as it frees, but for one kind.
+/// Leaks twice as many objects of each kind as it frees, except for one kind.
 fn leave() {
     enter(1);
     let events = [(); 2].map(|()| event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("an event"));
@@ -64,7 +64,7 @@ fn leave_nothing() {
     }
 }
 
-/// Registers the end of a stream before the library is loaded, and so before whatever that may register.
+/// Registers an exit handler that destroys a stream, before the library is loaded and can register its own.
 fn destroy_at_exit() {
     static STREAM: Mutex<usize> = Mutex::new(0);
     extern "C" fn destroy() {

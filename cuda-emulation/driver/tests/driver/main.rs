@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// The tests that run in a process of their own, by name.
+/// The tests that run in a separate process, by name.
 const TESTS: [&[process::Test]; 11] = [
     blocking::TESTS,
     devices::TESTS,

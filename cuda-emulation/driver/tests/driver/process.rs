@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::LazyLock;
 
-/// The variable that tells a process which test to run.
+/// The variable with the name of the test that a process runs.
 const REQUEST: &str = "LIBNCCL_TEST_CUDA";
 
-/// Time after which a process counts as hung, 100,000 random programs in mind.
+/// Time after which a process counts as hung: enough for 100,000 random programs.
 const SECONDS: &str = "1200";
 
 pub(crate) struct Test {
     pub(crate) name: &'static str,
     pub(crate) run: fn(),
-    /// Texts that stderr must have. Without any, it may have nothing about a race, a fault or a leak; with one that counts
-    /// others, it has one race.
+    /// Texts that stderr must contain. Without any, it must not mention a race, a fault or a leak. With one that counts
+    /// others, it must contain one race.
     pub(crate) reports: &'static [&'static str],
     /// Variables of its process.
     pub(crate) environment: &'static [(&'static str, &'static str)],
     pub(crate) status: i32,
 }
 
-/// Makes a list of tests. `name = function [text] { VARIABLE = "value" } => SIGNAL` is one whose process calls the function, must
-/// report the text, has the variable, and must die of the signal; all but the name is optional.
+/// Lists tests: `name = function [text] { VARIABLE = "value" } => SIGNAL`. The process calls the function with the variable set,
+/// must print the text, and must die of the signal. Everything except the name is optional.
 #[macro_export]
 macro_rules! tests {
     ($(

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::process;
 
-/// The releases whose frames are reported.
+/// The Python versions whose frames are reported.
 const RELEASES: [&str; 2] = ["python3.11", "python3.12"];
 
 /// Fills the same memory on two streams.

@@ -173,7 +173,7 @@ fn races_of_many_streams_are_reported_once_and_counted() {
     }
 }
 
-/// The labels of NCCL's operations, in groups of one and more of them.
+/// Uses the labels of NCCL's operations, for groups of one operation and of several.
 fn races_of_a_loop_are_reported_once_and_counted() {
     unsafe extern "C" fn nothing(_: *mut c_void) {}
     let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
@@ -215,7 +215,7 @@ fn slice<'a>(memory: *mut u8) -> &'a mut [u8] {
 fn pinned_memory_freed_under_a_copy_is_reported() {
     let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
     let memory = pinned(LENGTH);
-    // SAFETY: the free waits, whatever is reported.
+    // SAFETY: the free waits, even if a race is reported.
     unsafe {
         result::memcpy_dtoh_async(slice(memory), buffer, one).expect("a copy");
         result::free_host(memory.cast()).expect("a free");
@@ -392,7 +392,7 @@ fn streams_that_come_and_go_are_not_reported() {
     }
 }
 
-/// A message between two operations.
+/// A notification between two operations.
 #[derive(Default)]
 struct Message {
     was_sent: Mutex<bool>,

@@ -1,4 +1,4 @@
-//! Random programs of streams, events and copies: their data is that of the same operations one after another.
+//! Random programs of streams, events and copies, whose data must equal sequential execution.
 //! `LIBNCCL_TEST_CUDA_PROGRAMS=12500` in the environment runs so many of each kind.
 
 use std::env;
@@ -11,7 +11,7 @@ crate::tests! {
     random_programs_match_sequential_execution
 }
 
-/// The programs that each process runs, unless the variable tells another number.
+/// The number of programs that each process runs, unless the variable sets another.
 const PROGRAMS: u64 = 100;
 
 fn random_programs_match_sequential_execution() {

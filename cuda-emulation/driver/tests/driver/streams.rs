@@ -103,7 +103,7 @@ fn host_function_must_not_wait() {
         let large = vec![0_u8; 1 << 20];
         let (mut other, mut host) = (0, 0_u64);
         // SAFETY: the handles and the memory are there; what is waited for is what this is about.
-        let answers = unsafe {
+        let results = unsafe {
             [
                 ("cuCtxSetCurrent", sys::cuCtxSetCurrent(context)),
                 ("cuMemsetD8Async", sys::cuMemsetD8Async(memory, 1, 8, stream)),
@@ -126,16 +126,16 @@ fn host_function_must_not_wait() {
                 ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0)),
             ]
         };
-        sender.send(answers).expect("a receiver");
+        sender.send(results).expect("a receiver");
     });
     new_stream.synchronize().expect("the end");
-    let answers = receiver.recv().expect("the answers");
-    let (allowed, others) = answers.split_at(3);
-    assert!(allowed.iter().all(|(_, answer)| *answer == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
-    for (function, answer) in others {
-        assert_eq!(*answer, sys::CUresult::CUDA_ERROR_NOT_PERMITTED, "{function}");
+    let results = receiver.recv().expect("the results");
+    let (allowed, others) = results.split_at(3);
+    assert!(allowed.iter().all(|(_, code)| *code == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
+    for (function, code) in others {
+        assert_eq!(*code, sys::CUresult::CUDA_ERROR_NOT_PERMITTED, "{function}");
     }
-    // A thread that is no host function's may.
+    // Other threads may wait.
     // SAFETY: freed once.
     unsafe {
         result::free_sync(memory).expect("a free");

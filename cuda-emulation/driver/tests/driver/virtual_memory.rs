@@ -90,7 +90,7 @@ fn set_access(address: u64, length: usize, device: i32, flags: sys::CUmemAccess_
 
 const READ_WRITE: sys::CUmemAccess_flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 
-/// Maps so many parts of memory of a device side by side, which it may use.
+/// Maps this many parts of a device's memory side by side, with access for the device.
 pub(crate) fn mapped(device: i32, parts: usize) -> u64 {
     let address = reserve(parts * PART);
     for part in 0..parts {
@@ -143,7 +143,7 @@ fn memory_mapped_at_two_addresses_is_the_same() {
         result::memset_d8_sync(address + 8, 7, 3).expect("a fill");
         result::memcpy_dtoh_sync(&mut back, address + PART as u64 + 8).expect("a copy back");
         assert_eq!(back, [7, 7, 7, 0]);
-        // One of them can go.
+        // One mapping can be removed.
         assert_eq!(sys::cuMemUnmap(address, PART), SUCCESS);
         result::memcpy_dtoh_sync(&mut back, address + PART as u64 + 8).expect("a copy back");
     }
@@ -265,7 +265,7 @@ fn wrong_calls_of_virtual_memory_are_refused() {
     assert_eq!(unmap_half_of_two_parts(free, handle), [INVALID_VALUE, INVALID_VALUE, SUCCESS]);
 }
 
-/// Maps memory of two parts at once, and unmaps it by halves, and as a whole.
+/// Maps memory of two parts in one call, and unmaps it in halves and as a whole.
 fn unmap_half_of_two_parts(address: u64, handle: u64) -> [sys::CUresult; 3] {
     // SAFETY: numbers.
     unsafe {

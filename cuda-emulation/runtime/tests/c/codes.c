@@ -1,8 +1,8 @@
-/* Prints what calls of CUDA answer that are wrong or early, and what they leave as the thread's last error:
+/* Prints the results of invalid and premature CUDA calls, and the thread's last error after each:
  *
- *     group, case: answer, last error
+ *     group, case: result, last error
  *
- * Each group has a process of its own. codes.txt is what it printed on a GPU: an H200 with driver 580.159.04 (CUDA 13.0),
+ * Each group runs in a separate process. codes.txt is the output on a GPU: an H200 with driver 580.159.04 (CUDA 13.0),
  * linked with NVIDIA's runtime library 13.0. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -384,7 +384,7 @@ static void captures(void) {
     printf("captures: status %d\n", (int)status);
     say("end", cudaStreamEndCapture(stream, &graph));
     say("begin", cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    say("default stream beside", cudaMemsetAsync(memory, 1, 64, NULL));
+    say("default stream meanwhile", cudaMemsetAsync(memory, 1, 64, NULL));
     say("is the default capturing", cudaStreamIsCapturing(NULL, &status));
     say("end", cudaStreamEndCapture(stream, &graph));
     say("upload null", cudaGraphUpload(NULL, stream));
@@ -460,7 +460,7 @@ static void threads(void) {
     say("after a reset", cudaFree(NULL));
 }
 
-/* ---- the driver's own answers */
+/* ---- the driver's own results */
 
 #define TEXT(token) #token
 #define DRIVER(function, ...) ((cudaError_t)((__typeof__(&function))driver(TEXT(function)))(__VA_ARGS__))
@@ -548,8 +548,8 @@ static void driver_calls(void) {
 /* A kernel that stops. */
 static const char trap[] = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry stop() { trap; }\n";
 
-/* Makes the context useless, and returns the error that it answers from now on: by a kernel; where there are none, by a race
- * that LIBNCCL_CPU_RACES=error makes an error. */
+/* Makes the context unusable, and returns the error of its calls from then on: with a kernel, or, where there are none, with a
+ * race that LIBNCCL_CPU_RACES=error makes an error. */
 static cudaError_t fault(void) {
     CUmodule module;
     CUfunction function;

@@ -47,7 +47,7 @@
 /* Requires a call to succeed. */
 #define CUDA(call) REQUIRE_CUDA(cudaSuccess, call)
 
-/* Requires a call to fail, and the thread's last error to tell it once. */
+/* Requires a call to fail, and the thread's last error to return the failure once. */
 #define CUDA_FAILS(expected, call) \
     do { \
         REQUIRE_CUDA(expected, call); \

@@ -8,7 +8,7 @@
 
 static void *library;
 
-/* Calls a function, whose name and arguments these are, and requires an answer. */
+/* Calls a function by its name, with these arguments, and requires a result. */
 #define ANSWERS(expected, name, ...) \
     do { \
         union { \

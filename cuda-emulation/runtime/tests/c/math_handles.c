@@ -1,5 +1,5 @@
-/* Handles of cuBLAS and cuRAND, as programs make them when they open a device; what would compute is an error that names
- * the function once. Their headers are not needed. */
+/* Handles of cuBLAS and cuRAND, as programs create them when they open a device. A function that would compute returns an
+ * error and is named once. Their headers are not needed. */
 
 #include "loaded.h"
 

@@ -1,5 +1,5 @@
-/* NVIDIA's management library beside CUDA: the same devices, without initialising CUDA, so that a process that has looked
- * at them can fork and use CUDA in its children. NVML's header is not needed. */
+/* NVIDIA's management library has the same devices as CUDA, without initializing CUDA, so that a process that has queried
+ * them can fork and use CUDA in its children. NVML's header is not needed. */
 
 #include "loaded.h"
 
@@ -56,7 +56,7 @@ static Handle handle_of(int index) {
     return handle;
 }
 
-/* Requires a device to be what CUDA says of it. */
+/* Requires NVML's properties of a device to equal CUDA's. */
 static void compare(int index) {
     Handle handle = handle_of(index);
     struct cudaDeviceProp properties;
@@ -159,7 +159,7 @@ int main(void) {
     handle_of(0);
     require_processes(0, 0, 0);
 
-    /* Nobody has initialised CUDA. */
+    /* CUDA has not been initialized. */
     pid_t child = fork();
     if (child == 0) {
         CUDA(cudaGetDeviceCount(&devices));

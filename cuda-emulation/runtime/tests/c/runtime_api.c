@@ -40,7 +40,7 @@ static void devices(void) {
     CUDA(cudaSetDevice(0));
 
     for (device = 0; device < count; device++) {
-        /* Garbage around the struct shows whether it is filled, and no more than it. */
+        /* Garbage around the struct shows whether exactly the struct is written. */
         struct { struct cudaDeviceProp properties; unsigned char after[64]; } memory;
         memset(&memory, 0x5a, sizeof memory);
         CUDA(cudaGetDeviceProperties(&memory.properties, device));
