@@ -12,7 +12,7 @@ pub(crate) struct Memory {
     pub(crate) count: usize,
 }
 
-// SAFETY: every rank uses its own memory, or synchronises with the others.
+// SAFETY: every rank uses its own memory, or synchronizes with the others.
 unsafe impl Send for Memory {}
 // SAFETY: as for Send.
 unsafe impl Sync for Memory {}

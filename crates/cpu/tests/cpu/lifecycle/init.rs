@@ -94,7 +94,7 @@ fn run_ranks_with_count_out_of_range_error_has_the_number() {
     assert!(libnccl_cpu::run_ranks(0, |_| panic!("ran")).is_err());
 }
 
-/// Whether it calls first, between the others or last, they fail with its reason.
+/// The others fail with its reason, whether it calls first, between them or last.
 #[test]
 fn invalid_config_on_one_rank_fails_the_others() {
     const REASON: &str = "rank 1 failed before all ranks had joined: \
