@@ -1,4 +1,4 @@
-//! Sums a vector over all ranks: the smallest program that does something.
+//! Sums a vector over all ranks: a minimal program.
 //!
 //! ```console
 //! $ cargo run --release --example all_reduce -- 4

@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const STEPS: u32 = 6;
 
-/// The last rank does no step after this one.
+/// The last step of the last rank.
 const LAST_OF_ALL: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,7 +178,7 @@ fn launch(ranks: usize, name: &str, recipe: Recipe) -> Result {
     let mut children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
     let mut output = BufReader::new(children[0].stdout.take().ok_or("rank 0 has no output")?).lines();
     let id = print_until(&mut output, "id ")?;
-    tell(&mut children[1..], &id)?;
+    notify(&mut children[1..], &id)?;
     print_until(&mut output, &format!("step {LAST_OF_ALL}: "))?;
 
     let mut lost = children.pop().ok_or("no ranks")?;
@@ -187,12 +187,12 @@ fn launch(ranks: usize, name: &str, recipe: Recipe) -> Result {
         Recipe::Revoke => writeln!(lost.stdin.as_mut().ok_or("no input")?, "leave")?,
     }
     println!("rank {last} of {ranks} ended: {}", lost.wait()?);
-    tell(&mut children, &last.to_string())?;
+    notify(&mut children, &last.to_string())?;
     if recipe != Recipe::Revoke {
         children.push(self::start(ranks, name, last, true)?);
         let id = print_until(&mut output, "id ")?;
         let needs_id = if recipe == Recipe::Restart { 1.. } else { last.. };
-        tell(&mut children[needs_id], &id)?;
+        notify(&mut children[needs_id], &id)?;
     }
     output.try_for_each(|line| line.map(|line| println!("{line}")))?;
     for (number, child) in children.iter_mut().enumerate() {
@@ -231,7 +231,7 @@ fn print_until(output: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Resul
     Err("rank 0 has ended".into())
 }
 
-fn tell(children: &mut [Child], line: &str) -> Result {
+fn notify(children: &mut [Child], line: &str) -> Result {
     for child in children {
         writeln!(child.stdin.as_mut().ok_or("no input")?, "{line}")?;
     }

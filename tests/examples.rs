@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Returns what an example prints, once it has ended well.
+/// Returns the output of an example, which must succeed.
 fn run(example: &str, ranks: &str) -> String {
     run_with(None, example, &[ranks])
 }
 
-/// Returns what an example prints that finds its libraries in a directory first.
+/// Returns the output of an example that finds its libraries in this directory first.
 fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> String {
     let output = execute(libraries, example, arguments, &[]);
     let (printed, complaint) =
