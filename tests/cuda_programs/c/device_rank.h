@@ -1,4 +1,4 @@
-/* A rank on its device: what programs with a thread for each device begin and end with. */
+/* A rank on its device: setup and teardown for programs with a thread for each device. */
 #ifndef DEVICE_RANK_H
 #define DEVICE_RANK_H
 

@@ -1,5 +1,5 @@
-/* A program that loads CUDA after NCCL, and makes communicators before: they are on devices all the same, but for the one that has
- * worked on host memory by then. */
+/* A program that loads CUDA after NCCL, and creates communicators before: they are on devices nevertheless, except the one that
+ * has already worked on host memory. */
 
 #include "check.h"
 #include "cuda_check.h"

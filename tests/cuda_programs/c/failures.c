@@ -1,5 +1,5 @@
-/* Operations that fail on a stream, of which CUDA tells: of a rank that died until the others have shrunk the communicator, of a
- * revocation until the own one, and to a program that asks nothing else. */
+/* Operations that fail on a stream, which CUDA reports: after a rank's death until the others have shrunk the communicator, after
+ * a peer's revocation until this rank revokes too, and in a program that checks nothing else. */
 
 #include "check.h"
 #include "cuda_check.h"
@@ -7,7 +7,7 @@
 
 enum { RANKS = 3, LOST = 1, COUNT = 50000 };
 
-/* Enqueues a sum, and returns what the stream answers. */
+/* Enqueues a sum, and returns the stream's result. */
 static cudaError_t sum(ncclComm_t comm, int *values, int count) {
     CHECK(ncclAllReduce(values, values, (size_t)count, ncclInt, ncclSum, comm, STREAM));
     return cudaStreamSynchronize(STREAM);
@@ -55,7 +55,7 @@ static int survivor_main(int rank, int from) {
     return 0;
 }
 
-/* Ends with an error, as CUDA tells of the mistake: rank 1 sums one value more. */
+/* Ends with an error of CUDA, which reports the mistake: rank 1 sums one value more. */
 static int mistaken_main(int rank, int from) {
     CUDA(cudaSetDevice(rank));
     ncclComm_t comm = join(RANKS, rank, from);

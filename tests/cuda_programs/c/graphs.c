@@ -55,7 +55,7 @@ static void enqueue_step(const Rank *me, const Work *work) {
     CUDA(cudaMemcpyAsync(work->back, work->received, bytes, cudaMemcpyDeviceToHost, work->stream));
 }
 
-/* Destroys a user object: says so in an int, on a thread of CUDA's. */
+/* Destroys a user object: sets an int, on a thread of CUDA's. */
 static void CUDART_CB destroy(void *is_destroyed) {
     __atomic_store_n((int *)is_destroyed, 1, __ATOMIC_SEQ_CST);
 }

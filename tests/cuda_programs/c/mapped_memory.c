@@ -1,5 +1,5 @@
 /* NCCL's operations on memory that is mapped at reserved addresses, across the parts that are mapped there side by side, as
- * allocators do it that grow. */
+ * growing allocators do. */
 
 #include "check.h"
 #include "driver.h"

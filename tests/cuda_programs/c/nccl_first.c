@@ -1,4 +1,4 @@
-/* A program that calls NCCL before any function of CUDA: its communicators are on devices all the same. */
+/* A program that calls NCCL before any function of CUDA: its communicators are on devices nevertheless. */
 
 #include "check.h"
 #include "cuda_check.h"

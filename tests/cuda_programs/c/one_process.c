@@ -40,7 +40,7 @@ int main(void) {
         for (int i = 0; i < DEVICES; i++)
             CHECK(ncclAllReduce(send[i], receive[i], COUNT, ncclFloat, ncclSum, comms[i], streams[i]));
         CHECK(ncclGroupEnd());
-        /* Behind the sum in its stream, without synchronising. */
+        /* Behind the sum in its stream, without synchronizing. */
         CHECK(ncclGroupStart());
         for (int i = 0; i < DEVICES; i++)
             CHECK(ncclBroadcast(receive[i], send[i], COUNT, ncclFloat, round % DEVICES, comms[i], streams[i]));

@@ -23,7 +23,7 @@ static void *rank_main(void *argument) {
         CHECK(ncclPutSignal(send, COUNT, ncclInt32, next, window, 0, 0, 0, 0, comm, stream));
         CHECK(ncclWaitSignal(1, &from_previous, comm, stream));
         CUDA(cudaMemcpyAsync(host, memory, bytes, cudaMemcpyDeviceToHost, stream));
-        /* Tells the one before that it may put again. */
+        /* Signals the previous rank that it may put again. */
         CHECK(ncclSignal(previous, 0, 0, 0, comm, stream));
         CHECK(ncclWaitSignal(1, &from_next, comm, stream));
         CUDA(cudaStreamSynchronize(stream));

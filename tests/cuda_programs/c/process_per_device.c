@@ -7,7 +7,7 @@
 
 enum { DEVICES = 3, COUNT = 100003 };
 
-/* The address of another process's device memory is NULL, and that of this rank's own its own. */
+/* The peer pointer is NULL for another process, and the memory's own address for this rank. */
 static void check_addresses(ncclComm_t comm, int rank) {
     ncclWindow_t window = NULL;
     void *memory = NULL, *address = NULL;

@@ -1,5 +1,5 @@
-/* A synchronisation that is missing before a loop: a memset on the default stream, and collectives on streams that do not wait for
- * that one. Besides, a communicator and what else the program has are left. */
+/* A missing synchronization before a loop: a memset on the default stream, and collectives on streams that do not wait for it.
+ * The program also leaks a communicator and its other objects. */
 
 #include "check.h"
 #include "cuda_check.h"

@@ -1,4 +1,4 @@
-/* One process, a thread for each device, with a stream of its own and events across two streams. */
+/* One process with a thread for each device. Each thread has a stream, and uses events across two streams. */
 
 #include "check.h"
 #include "cuda_check.h"

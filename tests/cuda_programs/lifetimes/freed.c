@@ -1,4 +1,4 @@
-/* Frees memory to which something refers, or takes the reference back before: freed REFERENCE MEMORY ORDER.
+/* Frees memory that is still referenced, or removes the reference first: freed REFERENCE MEMORY ORDER.
  * - REFERENCE: "registration", "part" (a registration of some bytes), "window", "graph", "process"
  * - MEMORY: "device", "pool", "pinned", "nccl"
  * - ORDER: "right", "wrong" (the free succeeds), "refused" (the free is an error, and succeeds in the right order) */

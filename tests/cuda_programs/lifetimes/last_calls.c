@@ -13,7 +13,7 @@
 static ncclComm_t pending_comm;
 static void *pending_stream, *pending_buffer;
 
-/* Leaves an operation, whose result is read when the process exits. */
+/* Enqueues an operation, whose result is read when the process exits. */
 static void enqueue(void) {
     const char *moment = "enqueue";
     int bad = 0;

@@ -81,7 +81,7 @@ static void start_init(void) {
     ncclUniqueId id;
     config.blocking = 0;
     OK(NCCL(ncclGetUniqueId)(&id));
-    /* The other rank never comes. */
+    /* The other rank never joins. */
     if (NCCL(ncclCommInitRankConfig)(&comm, 2, id, 0, &config) != ncclInProgress) _exit(1);
 }
 

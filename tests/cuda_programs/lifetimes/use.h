@@ -1,4 +1,4 @@
-/* Uses functions of every library, and says where one fails. */
+/* Uses functions of every library, and prints where one fails. */
 #ifndef USE_H
 #define USE_H
 

@@ -1,6 +1,6 @@
 //! Programs that end only if NCCL's operations return when they are enqueued, by name.
 //!
-//! They use NCCL's functions directly, for what the safe interface of cudarc lacks.
+//! They call NCCL's functions directly, because cudarc's safe interface lacks some.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -17,14 +17,14 @@ use cudarc::nccl::sys::{
 
 use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
 
-/// Long enough that a message does not fit a buffer, and no input goes with the call.
+/// Long enough that a send does not fit into a buffer, and no input is sent with the call.
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4;
 
 pub(crate) fn run(name: &str) {
     match name {
-        "collective_that_the_host_waits_beside" => rank_1_enqueues_later(false),
-        "send_that_the_host_waits_beside" => rank_1_enqueues_later(true),
+        "collective_while_the_host_waits" => enqueue_after_rank_0(false),
+        "send_while_the_host_waits" => enqueue_after_rank_0(true),
         "opposite_directions_on_two_streams" => opposite_directions(),
         "two_communicators_in_different_orders" => two_communicators(),
         "nonblocking_is_done_when_enqueued" => nonblocking(),
@@ -60,13 +60,13 @@ fn receive(comm: ncclComm_t, to: &mut CudaSlice<f32>, peer: usize, stream: &Cuda
     }
 }
 
-/// The program `async_host`: rank 0 enqueues its part, then tells rank 1 through the host to enqueue its own.
-fn rank_1_enqueues_later(message: bool) {
-    let told = AtomicBool::new(false);
+/// The program `async_host`: rank 0 enqueues its part, then notifies rank 1 through the host, which enqueues its own.
+fn enqueue_after_rank_0(message: bool) {
+    let notified = AtomicBool::new(false);
     run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         if rank.number == 1 {
-            while !told.load(SeqCst) {
+            while !notified.load(SeqCst) {
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -76,7 +76,7 @@ fn rank_1_enqueues_later(message: bool) {
             (true, _) => receive(rank.comm, &mut to, 0, &rank.stream),
         });
         if rank.number == 0 {
-            told.store(true, SeqCst);
+            notified.store(true, SeqCst);
         }
         if !message || rank.number == 1 {
             assert_all(&rank.stream, &to, if message { 1.0 } else { 3.0 });
@@ -148,11 +148,11 @@ fn settle(comm: ncclComm_t) {
 
 /// A nonblocking call ends when the operation is enqueued, though the peer calls only then.
 fn nonblocking() {
-    let told = AtomicBool::new(false);
+    let notified = AtomicBool::new(false);
     let id = unique_id();
     thread::scope(|scope| {
         for number in 0..2 {
-            let told = &told;
+            let notified = &notified;
             scope.spawn(move || {
                 let context = CudaContext::new(number).unwrap();
                 let stream = context.new_stream().unwrap();
@@ -167,7 +167,7 @@ fn nonblocking() {
                 let rank = Rank { number, comm, context, stream };
                 let (from, mut to, mut again) = (rank.filled(LONG), rank.zeros(LONG), rank.zeros(LONG));
                 if number == 1 {
-                    while !told.load(SeqCst) {
+                    while !notified.load(SeqCst) {
                         thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -175,7 +175,7 @@ fn nonblocking() {
                 settle(comm);
                 check(rank.all_reduce(&to, &mut again, &rank.stream));
                 settle(comm);
-                told.store(true, SeqCst);
+                notified.store(true, SeqCst);
                 assert_all(&rank.stream, &again, 6.0);
                 // SAFETY: a communicator.
                 check(unsafe { sys::ncclCommFinalize(comm) });
@@ -287,7 +287,7 @@ fn group_on_two_streams() {
     });
 }
 
-/// Host memory that CUDA does not know is refused, and so is memory that was freed, or that is too short.
+/// Host memory that is not registered with CUDA is refused, and so is memory that was freed or is too short.
 fn host_memory() {
     run_ranks(2, |rank| {
         let mut host = vec![0.0_f32; SHORT];
@@ -418,14 +418,14 @@ fn graphs_on_two_streams() {
         assert_all(&rank.stream, &one, 3.0);
         assert_all(&rank.stream, &two, 3.0);
         assert_all(&rank.stream, &three, 3.0);
-        // What was launched is done before the communicator ends.
+        // The launched work is complete before the communicator is destroyed.
         graphs[0].launch().unwrap();
         rank.destroy();
         assert_eq!(streams[0].context().check_err(), Ok(()));
     });
 }
 
-/// A graph may outlive its communicator: what is launched then does nothing, and says so.
+/// A graph may outlive its communicator: a launch then does nothing, and is reported.
 fn end_before_graph() {
     run_ranks(2, |rank| {
         // SAFETY: one stream uses the buffers.

@@ -1,4 +1,4 @@
-//! Collectives and messages between GPUs, with the safe interface of the crate cudarc. Every value is checked.
+//! Collectives, sends and receives between GPUs, with the safe interface of the crate cudarc. Every value is checked.
 
 use std::sync::Arc;
 use std::thread;
@@ -118,7 +118,7 @@ fn all_to_all(comm: &Comm, rank: usize, ranks: usize) -> Result {
     Ok(())
 }
 
-/// Each half of the ranks has a communicator and a stream, whose work goes on beside that of the whole.
+/// Each half of the ranks has a communicator and a stream, which work at the same time as the whole communicator.
 fn halves_and_the_whole(whole: &Comm, rank: usize, ranks: usize, ids: [Id; 2]) -> Result {
     let middle = ranks / 2;
     let (id, members) = if rank < middle { (ids[0], 0..middle) } else { (ids[1], middle..ranks) };

@@ -1,4 +1,4 @@
-//! Programs in which an operation of NCCL fails on its stream, of which CUDA tells, by name.
+//! Programs in which an operation of NCCL fails on its stream, which CUDA reports, by name.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -35,7 +35,7 @@ fn abort(comm: ncclComm_t) {
     check(unsafe { sys::ncclCommAbort(comm) });
 }
 
-/// Waits for a context, whatever cudarc met before.
+/// Waits for a context, and ignores earlier errors of cudarc.
 fn synchronize(context: &CudaContext) -> Result<(), DriverError> {
     let _ = context.check_err();
     context.synchronize()
@@ -65,7 +65,7 @@ fn sum_with_a_new_communicator(number: usize, ranks: usize, id: sys::ncclUniqueI
     rank.destroy();
 }
 
-/// All that waits, asks or copies fails after a mismatch, until the communicator is aborted; then a new one works.
+/// After a mismatch, all waits, queries and copies fail until the communicator is aborted. Then a new one works.
 fn mismatch() {
     let second = unique_id();
     run_ranks(2, |rank| {
@@ -150,7 +150,7 @@ fn peer_that_leaves() {
     });
 }
 
-/// Of two communicators that failed, both have to be aborted.
+/// Two failed communicators must both be aborted.
 fn two_communicators() {
     let second = unique_id();
     let both_failed = Barrier::new(2);
@@ -175,7 +175,7 @@ fn two_communicators() {
     });
 }
 
-/// Keeps the stream of a rank from going on until the result is dropped.
+/// Blocks the stream of a rank until the result is dropped.
 fn hold(rank: &Rank) -> Sender<()> {
     unsafe extern "C" fn wait(released: *mut c_void) {
         // SAFETY: made from a box below, and called once.
@@ -189,7 +189,7 @@ fn hold(rank: &Rank) -> Sender<()> {
     release
 }
 
-/// An abort right after the calls discards them, and says so; the buffers keep what they had.
+/// An abort right after the calls discards and reports them. The buffers keep their values.
 fn abort_without_a_query() {
     run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
@@ -202,7 +202,7 @@ fn abort_without_a_query() {
     });
 }
 
-/// CUDA tells nothing where failures are reported alone.
+/// CUDA returns no error if failures are only reported.
 fn reported_alone() {
     run_ranks(2, |rank| {
         let [_from, to] = reduce_differently(&rank);

@@ -1,4 +1,4 @@
-//! Collectives and messages that are captured in graphs, with the safe interface of the crate cudarc. Every value is
+//! Collectives, sends and receives that are captured in graphs, with the safe interface of the crate cudarc. Every value is
 //! checked.
 #![allow(unsafe_code)]
 

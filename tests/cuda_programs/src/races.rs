@@ -1,5 +1,5 @@
-//! Programs that lack a synchronisation with one of NCCL's operations, by name: rank 0 of two makes the mistake, with
-//! the last of so many such operations in a row.
+//! Programs that lack a synchronization with one of NCCL's operations, by name: rank 0 of two makes the mistake, with
+//! the last of a number of such operations in a row.
 //!
 //! What they compute is undefined; they only have to end.
 #![allow(unsafe_code)]
@@ -166,7 +166,7 @@ fn planted(count: usize, mistake: impl Fn(&Program) + Sync) {
 /// Memory in the order of one stream is freed there, while the collective is on another.
 fn free(count: usize) {
     planted(count, |program| {
-        // SAFETY: freed once, which is the mistake; the stand-in keeps the bytes until the collective is done.
+        // SAFETY: freed once, which is the mistake; the emulation keeps the bytes until the collective is done.
         unsafe {
             let buffer = result::malloc_async(program.other, BYTES).unwrap();
             wait(program.stream, record(program.other));
@@ -176,7 +176,7 @@ fn free(count: usize) {
     });
 }
 
-/// The buffer of a message is filled again before the message is sent.
+/// The buffer of a send is refilled before the send has run.
 fn message(count: usize) {
     two_ranks(count, |rank, program| {
         let peer = 1 - rank.number as i32;
@@ -200,7 +200,7 @@ fn message(count: usize) {
 /// Pinned memory is freed while a collective writes it.
 fn pinned(count: usize) {
     planted(count, |program| {
-        // SAFETY: freed once; the free waits, whatever is reported.
+        // SAFETY: freed once; the free waits, even if a race is reported.
         unsafe {
             let memory = result::malloc_host(BYTES, 0).unwrap();
             program.all_reduce_between(program.from, memory as CUdeviceptr, program.stream);
@@ -281,7 +281,7 @@ impl Window<'_> {
         }
     }
 
-    /// Puts the part of rank 0 into that of rank 1.
+    /// Puts the part of rank 0 into the part of rank 1.
     fn put(&self) {
         let Program { comm, stream, .. } = *self.program;
         let (from, window, stream) = (self.memory as *const c_void, self.window, stream.cast());

@@ -1,5 +1,4 @@
-//! Random programs of streams, events, copies, collectives and messages, whose data is that of their operations one after
-//! another.
+//! Random programs of streams, events, copies, collectives, sends and receives, whose data must equal sequential execution.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -101,7 +100,7 @@ impl Communicating<'_> {
         Ok(())
     }
 
-    /// A collective of all ranks, or a message of each to another one.
+    /// A collective of all ranks, or a send from each to another one.
     fn communicate(&mut self) -> CudaResult {
         let ranks = self.comms.len();
         let (count, part) = (self.program.rng.usize(1..=LENGTH), self.program.rng.usize(1..=LENGTH / ranks));

@@ -1,4 +1,4 @@
-//! Ranks by NCCL's own functions, for what the safe interface of the crate cudarc lacks.
+//! Ranks that call NCCL's functions directly, because cudarc's safe interface lacks some.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Communicators split from one of all GPUs, each with a collective of its own beside that of all.
+//! Communicators split from one of all GPUs. Each runs a collective at the same time as their parent.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -31,7 +31,7 @@ fn odd_and_even(rank: &Rank, ranks: usize) {
     // SAFETY: a communicator and a valid out-parameter.
     check(unsafe { sys::ncclCommCount(half.comm, &raw mut size) });
     assert_eq!(size as usize, members.len());
-    assert_eq!(members[half.number], rank.number, "the order is that of the keys");
+    assert_eq!(members[half.number], rank.number, "the order of the keys");
 
     // Both communicators work at the same time, on two streams.
     let from = rank.filled(LENGTH);
@@ -57,7 +57,7 @@ fn all_but_the_last(rank: &Rank, ranks: usize) {
     }
 }
 
-/// Splits a communicator; returns the rank in the new one, with a stream of its own.
+/// Splits a communicator; returns the rank in the new one, with a new stream.
 fn split(rank: &Rank, color: i32, key: i32) -> Option<Rank> {
     let (mut comm, mut number) = (ptr::null_mut(), -1);
     // SAFETY: a communicator, valid out-parameters, and no configuration.

@@ -1,8 +1,8 @@
 //! C programs that use NCCL on devices: compiled against NVIDIA's headers, and linked with the CPU backend and the CUDA
 //! emulation under the names of NVIDIA's libraries.
 //!
-//! NVIDIA's headers are downloaded once and kept outside the checkout, for which
-//! `cargo test -p libnccl-cuda-programs -- --ignored` asks. Where that is impossible, the tests say that they are skipped.
+//! `cargo test -p libnccl-cuda-programs -- --ignored` downloads NVIDIA's headers once, and keeps them outside the checkout.
+//! Where that is impossible, the tests print that they are skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,35 +16,35 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The folder of the programs.
+/// The directory of the programs.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
 }
 
-/// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// Returns a directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
 fn shared_objects() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
         let mut xtask = Command::new(env!("CARGO"));
-        xtask.args(["run", "--quiet", "--package", "xtask", "--", "cpu-so", "--debug"]).arg(&folder);
+        xtask.args(["run", "--quiet", "--package", "xtask", "--", "cpu-so", "--debug"]).arg(&directory);
         run_tool(xtask.current_dir(repository()));
-        folder
+        directory
     });
-    &FOLDER
+    &DIRECTORY
 }
 
 fn compile(source: &str, toolkit: &Toolkit, release: Release) -> Program {
     let own = ["vendor-headers", "crates/cpu-so/tests/c", "cuda-emulation/runtime/tests/c"];
     let own = own.map(|directory| repository().join(directory));
     let includes = toolkit.directories.iter().map(|directory| directory.join("include"));
-    // NCCL's header after NVIDIA's: beside it are stubs of CUDA's headers, which are not meant here.
+    // NCCL's header after NVIDIA's: its directory also contains stubs of CUDA's headers, which must not be used here.
     let includes: Vec<_> = includes.chain(own).collect();
     let libraries = format!("-L{}", shared_objects().display());
     let runtime = shared_objects().join(release.soname());
     Program::compile(&sources().join(source), &includes, &runtime, &[&libraries, "-lnccl"])
 }
 
-/// Compiles and runs a program with the emulation of a release and so many devices.
+/// Compiles and runs a program with the emulation of a CUDA version and this many devices.
 fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
     let printed = compile(source, toolkit, release).run(shared_objects(), devices);
@@ -84,7 +84,7 @@ programs! {
     thread_per_device: "thread_per_device.c", Cuda12;
 }
 
-/// A program with a race in a loop, which leaves a communicator and more.
+/// A program with a race in a loop, which leaks a communicator and other objects.
 const WITH_FINDINGS: &str = "race_in_a_loop.c";
 
 #[test]
@@ -129,7 +129,7 @@ fn race_in_a_loop_is_reported_once_and_leaks_are_listed() {
 
 #[test]
 fn every_c_program_has_a_test() {
-    let files = fs::read_dir(sources()).expect("the folder of the programs");
+    let files = fs::read_dir(sources()).expect("the directory of the programs");
     let names = files.map(|entry| entry.expect("an entry").file_name().into_string().expect("a file's name"));
     let found: BTreeSet<String> = names.filter(|name| name.ends_with(".c")).collect();
     assert_eq!(found, SOURCES.iter().chain([&WITH_FINDINGS]).map(ToString::to_string).collect());

@@ -164,14 +164,14 @@ fn every_library_works_in_atexit_and_is_recorded_by_the_tracing_library() {
     let recorded =
         fs::read_dir(&recordings).expect("a directory").next().expect("a recording").expect("a recording");
     let recording = fs::read_to_string(recorded.path()).expect("a recording");
-    // Two before the end, one on the communicator that is left, and one each in atexit and the destructor.
+    // Two before the exit, one on the leaked communicator, and one each in atexit and the destructor.
     assert_eq!(recording.matches("all_reduce_in_place").count(), 5, "{recording}");
 }
 
 static FREED: LazyLock<PathBuf> =
     LazyLock::new(|| compile(&["cc", "-std=gnu11"], "freed.c", "freed", &LINKED));
 
-/// References to memory with the memory, and a part of what is said if it is freed.
+/// References to memory, the kind of memory, and a part of the report if it is freed.
 const REFERENCES: [(&str, &str, &str); 9] = [
     ("registration", "device", "cuMemFree_v2 frees 65536 bytes at 0x"),
     ("registration", "pool", "cuMemFreeAsync frees 65536 bytes at 0x"),

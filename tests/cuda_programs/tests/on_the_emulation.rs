@@ -1,5 +1,5 @@
-//! The programs on the stand-in for CUDA and the CPU backend of NCCL, which are found as a user installs them: in a
-//! folder on the dynamic linker's path.
+//! The programs on the CUDA emulation and the CPU backend of NCCL, which are found as a user installs them: in a
+//! directory on the dynamic linker's path.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
     directory
 });
 
-/// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
+/// Runs a program with or without a seed. It must print `ok` and succeed within the limit. Returns its reports.
 fn run(arguments: &[&str], seed: Option<u32>) -> String {
     run_with(arguments, seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())))
 }
@@ -75,8 +75,8 @@ fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
     run_on_devices("split");
 }
 
-/// Runs a program that lacks a synchronisation with the last of so many operations in a row, and checks that races of the
-/// expected functions are reported, and nothing else.
+/// Runs a program that lacks a synchronization with the last of a number of operations in a row, and checks that exactly the
+/// races of the expected functions are reported.
 fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2]) -> Result<(), String> {
     let report = run(&["races", name, &count.to_string()], seed);
     let mut lines: Vec<&str> = report.lines().collect();
@@ -107,7 +107,7 @@ const PUT_WRITES: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call
 const REPLAYED_REDUCE_READS: &str =
     "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
 
-/// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
+/// Defines a test for each program that lacks a synchronization, which is reported under any schedule.
 macro_rules! races {
     ($($test:ident: $first:expr, $second:expr;)*) => {$(
         #[test]
@@ -144,20 +144,20 @@ races! {
     buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
 }
 
-/// The random programs under each seed, unless the variable tells another number.
+/// The random programs under each seed, unless the variable sets another number.
 const PROGRAMS: u64 = 20;
 
 #[test]
 fn random_programs_with_collectives_match_sequential_execution() {
     /// The programs of a process.
-    const AT_ONCE: u64 = 1000;
+    const PER_PROCESS: u64 = 1000;
     let programs = std::env::var("LIBNCCL_TEST_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
     let programs = programs.unwrap_or(PROGRAMS);
     for seed in [None, Some(1), Some(2), Some(3)] {
         let first = programs * u64::from(seed.unwrap_or(0));
-        for done in (0..programs).step_by(AT_ONCE as usize) {
+        for done in (0..programs).step_by(PER_PROCESS as usize) {
             let [first, count] =
-                [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+                [first + done, PER_PROCESS.min(programs - done)].map(|number| number.to_string());
             assert_eq!(
                 run(&["random", &first, &count], seed),
                 "",
@@ -178,8 +178,8 @@ macro_rules! asynchronous {
 }
 
 asynchronous! {
-    collective_that_the_host_waits_beside,
-    send_that_the_host_waits_beside,
+    collective_while_the_host_waits,
+    send_while_the_host_waits,
     opposite_directions_on_two_streams,
     two_communicators_in_different_orders,
     nonblocking_is_done_when_enqueued,
@@ -193,8 +193,8 @@ asynchronous! {
     group_that_is_captured_in_part,
 }
 
-/// Runs a program in which operations fail, or are discarded, with a variable; checks that a line has each of the texts, and that
-/// there is no other line but of ranks that wait: whose time is over first ends the others' waits.
+/// Runs a program in which operations fail or are discarded, with a variable. Checks that each text is in a line, and that the
+/// other lines are only of waiting ranks: the first timeout ends the others' waits.
 fn check_reports(program: [&str; 2], variable: Option<(&str, &str)>, texts: &[&str]) {
     let said = run_with(&program, variable.map(|(name, value)| (name, value.to_owned())));
     let mut lines: Vec<&str> = said.lines().collect();
@@ -217,7 +217,7 @@ const WAITS: &str = " still waits in call 1, ";
 const DISCARDS: &str = "ncclCommAbort discards what was enqueued on streams and has not run: ncclAllReduce(count 1000, \
                         ncclFloat32, ncclSum), rank ";
 
-/// Defines a test for each program in which CUDA has to tell of a failure.
+/// Defines a test for each program in which CUDA must report a failure.
 macro_rules! failures {
     ($($test:ident: $name:literal, $variable:expr, $texts:expr;)*) => {$(
         #[test]
@@ -236,13 +236,13 @@ failures! {
     error_of_cuda_outlasts_the_destroyed_communicator:
         "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has left"];
     error_of_cuda_lasts_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
-    failure_is_no_error_of_cuda_if_it_is_reported_alone:
+    failure_is_no_error_of_cuda_if_only_reported:
         "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
     failure_of_a_peer_is_pending_until_the_own_abort_if_failures_wait:
         "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
     mismatch_is_pending_until_the_own_teardown_if_failures_wait:
         "pending_until_the_own_teardown", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
-    abort_says_what_it_discards: "abort_without_a_query", None, [DISCARDS; 2];
+    abort_reports_discarded_operations: "abort_without_a_query", None, [DISCARDS; 2];
 }
 
 #[test]
