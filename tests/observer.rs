@@ -1,4 +1,4 @@
-//! Observers: the events they receive, their order, and that no observer does harm.
+//! Observers: the events they receive, their order, and that a misbehaving observer is harmless.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,10 +1,10 @@
-//! Programs that compile, and the compiler's messages for likely mistakes, which say what to do instead.
+//! Programs that compile, and the compiler's messages for likely mistakes, which must say what to do instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A statement that does not compile, and texts that the message has.
+/// A statement that does not compile, and texts in the message.
 #[rustfmt::skip]
 const MISTAKES: &[(&str, &[&str])] = &[
     ("comm.recv(&mut ['a'], 0, StreamRef::DEFAULT)",
@@ -24,7 +24,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer<'_>` is not implemented for `&String`"]),
 ];
 
-/// What the functions below have in common.
+/// The code that the functions below share.
 const PRELUDE: &str = "
     const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
     const SUM: ReduceOp = ReduceOp::Sum;
@@ -32,8 +32,8 @@ const PRELUDE: &str = "
         c.all_reduce_in_place(b, SUM, on)
     }";
 
-/// Functions that compile: operations that start immediately borrow their buffers for the call alone, and NCCL keeps
-/// no options of a caller.
+/// Functions that compile: operations that start immediately borrow their buffers only during the call, and NCCL keeps
+/// no caller's options.
 #[rustfmt::skip]
 const LEGAL: &[(&str, &str)] = &[
     ("options and a buffer of a loop", "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
@@ -56,7 +56,7 @@ const LEGAL: &[(&str, &str)] = &[
     }"),
 ];
 
-/// Functions that do not compile: buffers outlive the group, and are in it once.
+/// Functions that do not compile: buffers must outlive the group, and can be in it only once.
 #[rustfmt::skip]
 const ILLEGAL: &[(&str, &str, &str)] = &[
     ("a buffer of the closure", "E0597", "fn f(n: &Nccl, c: &Communicator) -> Result<()> {
@@ -102,7 +102,7 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
     }"),
 ];
 
-/// Returns the newest library of this crate beside the test program.
+/// Returns the newest library of this crate in the test program's directory.
 fn library() -> PathBuf {
     let program = env::current_exe().unwrap();
     let files = fs::read_dir(program.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());

@@ -45,7 +45,7 @@ fn types_have_the_traits_that_programs_need() {
     assert!(missing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
 }
 
-/// Bounds that take the crate's own memory, host memory and views alike.
+/// One bound accepts the crate's own memory, host memory and views.
 #[test]
 fn one_bound_takes_every_kind_of_buffer() {
     fn double<B: ?Sized>(comm: &Communicator, buffer: &mut B)
@@ -194,7 +194,7 @@ fn anchors(markdown: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the pages of a directory, and of those in it.
+/// Returns the pages of a directory and its subdirectories.
 fn pages(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
@@ -225,7 +225,7 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// crates.io shows these with links of the repository's root, and docs.rs with none.
+/// crates.io resolves their links from the repository's root, and docs.rs does not resolve them.
 #[test]
 fn pages_shown_elsewhere_have_no_relative_links() {
     for page in [
@@ -245,7 +245,7 @@ fn pages_shown_elsewhere_have_no_relative_links() {
     }
 }
 
-/// The table of libnccl-cpu names every function of `sys`, which may grow in any release (docs/semver.md).
+/// The table of libnccl-cpu names every function of `sys`, which may grow whenever libnccl is released (docs/semver.md).
 #[test]
 fn packages_of_a_release_require_each_other_exactly() {
     let exact = format!(r#"version = "={}" }}"#, env!("CARGO_PKG_VERSION"));
@@ -259,7 +259,7 @@ fn packages_of_a_release_require_each_other_exactly() {
     for package in ["cpu", "cli", "launch", "observe"] {
         let path = format!("crates/{package}/Cargo.toml");
         let manifest = read(&path);
-        // Those for tests have a path and no version, and are not published.
+        // Packages for tests have a path and no version, and are not published.
         let of_workspace = |line: &str| {
             line.contains("workspace = true") || line.contains(".workspace") || line.contains(" = { path = ")
         };

@@ -1,4 +1,4 @@
-//! What users of the API rely on: guarantees, and the compiler's messages.
+//! Guarantees to users of the API, and the compiler's messages.
 
 mod compile_errors;
 mod guarantees;

@@ -59,7 +59,7 @@ fn names_differ_and_point_to_point_operations_come_last() {
 }
 
 #[test]
-fn operation_of_a_function_is_that_of_one_call() {
+fn operation_of_a_function_is_found_by_its_c_name() {
     let name = |function| Operation::of_function(function).map(|operation| operation.name);
     assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
     assert_eq!(name("ncclBcast"), Some("broadcast_in_place"));
@@ -197,7 +197,7 @@ mod serialized_ids {
     use serde::de::{Deserialize, IntoDeserializer};
     use serde::ser::Serialize;
 
-    /// Writes a value as serde does, for which a formatter is a serializer of texts.
+    /// Serializes a value into a formatter, which serde supports for text.
     struct Serialized<T>(T);
 
     impl<T: Serialize> fmt::Display for Serialized<T> {

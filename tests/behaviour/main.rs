@@ -1,4 +1,4 @@
-//! The behaviour that every implementation of NCCL must have, tested with each one that is present: the CPU
+//! The behavior that every implementation of NCCL must have, tested with each one that is present: the CPU
 //! backend in process and as a loaded shared object, the linked library, and a real NCCL.
 //!
 //! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.

@@ -1,6 +1,6 @@
 //! Tests of the header check in `build/check_header`.
 
-/// What a build reports.
+/// The reports of a build.
 mod report {
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ mod report {
 
     const OURS: &str = include_str!("../../vendor-headers/nccl.h");
 
-    /// A small part of what the header of RCCL has.
+    /// A small part of RCCL's header.
     const RCCL: &str = "
         #include <hip/hip_runtime.h>
         #include <hip/hip_fp16.h>
@@ -185,7 +185,7 @@ mod rules {
     use crate::declarations::Header;
     use crate::{checkout, libclang};
 
-    /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
+    /// The macros that select the two views of `nccl.h`: for programs, and for NCCL's own build on Linux.
     const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
     /// A small header of 2.32.3.
@@ -233,7 +233,7 @@ mod rules {
         ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
         ";
 
-    /// A small header of 2.27.7, with everything that was spelled differently in that release.
+    /// A small header of 2.27.7, with everything that was spelled differently in that version.
     const OLDER: &str = "
         #include <cuda_runtime.h>
         #define NCCL_VERSION_CODE 22707

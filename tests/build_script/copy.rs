@@ -26,7 +26,7 @@ fn build_finds_a_difference_in_any_generated_file() {
     let files = bindings_in(root.path());
     assert_eq!(files.len(), 10, "{files:?}");
     assert_eq!(generated::difference(root.path(), &files), None);
-    // A checkout may have other line ends.
+    // A checkout may have other line endings.
     let ends: Vec<_> = files.iter().map(|(file, text)| (*file, text.replace('\n', "\r\n"))).collect();
     assert_eq!(generated::difference(root.path(), &ends), None);
     for planted in 0..files.len() {
@@ -53,7 +53,7 @@ fn difference_of_a_build_names_the_item() {
             "NCCL_SPLIT_NOCOLOR",
         ),
         ("linked.rs", "    pub fn ncclGetVersion(", "    pub fn ncclGetVersion2(", "ncclGetVersion"),
-        ("dynamic.rs", "    pub unsafe fn ncclGetVersion(", "    pub unsafe fn gone(", "ncclGetVersion"),
+        ("dynamic.rs", "    pub unsafe fn ncclGetVersion(", "    pub unsafe fn renamed(", "ncclGetVersion"),
     ] {
         let mut files = files.clone();
         let text = &mut files.iter_mut().find(|(name, _)| *name == file).unwrap().1;

@@ -1,4 +1,4 @@
-//! The CUDA context of the thread that ends a communicator, with a fake CUDA driver, which the process keeps.
+//! The CUDA context of the thread that destroys a communicator, with a fake CUDA driver, which the process keeps.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -67,7 +67,7 @@ fn thread_that_destroys_a_communicator_has_the_callers_context() {
     };
     let fake = FakeNccl::new();
     let mut comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
-    // A thread without a context gives none.
+    // A thread without a context passes none on.
     drop(comms.pop());
     assert_eq!(sets(), 0);
     let context: *mut c_void = ptr::without_provenance_mut(0x1234);

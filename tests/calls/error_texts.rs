@@ -1,4 +1,4 @@
-//! NCCL's text of the last error: the variables that it omits, and changes by another thread.
+//! NCCL's text of the last error: the variables whose values it omits, and changes by another thread.
 
 use std::env;
 use std::ffi::{CString, c_char};

@@ -1,5 +1,5 @@
-//! Fault injection: whatever any C function returns or writes, the safe layer must not panic, hang, use an ended object,
-//! or leave a group open; and its errors name the call and the code.
+//! Fault injection: for any return value and any output of a C function, the safe layer must not panic, hang, use a
+//! destroyed object, or leave a group open. Its errors name the call and the code.
 //!
 //! Every case of `methods.rs` runs once to find out which functions it calls, and then once for each of these calls and
 //! each fault. So a new function only needs a case that calls it, which a test checks.
@@ -23,7 +23,7 @@ use libnccl_test_support::fake_nccl::{
 use crate::fixture::Fixture;
 use crate::methods::{self, Case};
 
-/// The header's codes, and some that it does not know.
+/// The header's codes, and some unknown ones.
 pub(crate) const CODES: [u32; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000, u32::MAX];
 
 fn failures() -> impl Iterator<Item = u32> + Clone {
@@ -42,7 +42,7 @@ enum Timing {
 }
 
 const TIMEOUT: Duration = Duration::from_millis(3);
-/// The longest that any run may take, on however slow a machine.
+/// The time limit of a run, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Outcome {
@@ -87,7 +87,7 @@ fn run(case: &Case, timing: Timing, prepare: impl Fn(&FakeNccl) + Send, rule: Op
         let rule = &rule;
         scope.spawn(move || {
             let sender = sender; // Dropped if it panics.
-            let library = FakeNccl::of_release(case.version);
+            let library = FakeNccl::of_version(case.version);
             prepare(&library);
             let _ = sender.send((outcome(case, timing, &library, rule), problems(&library, timing, rule)));
         });
@@ -151,20 +151,20 @@ fn outcome(case: &Case, timing: Timing, library: &FakeNccl, rule: &Option<Rule>)
     Outcome { result: result.map(drop), calls, was_hit, took }
 }
 
-/// Returns what the facade has done wrong with a library after a run.
+/// Returns the facade's mistakes in its use of a library after a run.
 fn problems(library: &FakeNccl, timing: Timing, rule: &Option<Rule>) -> Vec<String> {
     library.repair();
     library.write_pending_children();
     let mut problems = library.violations();
     let ends_all = |rule: &Rule| {
-        // A child may be left incomplete, which its parent ends, and a teardown that fails may be in the background.
+        // An incomplete child is destroyed by its parent, and a failed teardown may continue in the background.
         let is_over = timing == Timing::None || rule.async_states == Some(never_done());
         is_over && rule.output.is_none() && rule.function != "ncclCommGetAsyncError"
     };
     if rule.as_ref().is_none_or(ends_all) {
         problems.extend(library.leaks());
     }
-    // Whatever has happened, this thread is outside any group.
+    // This thread must be outside any group.
     if let Err(error) = library.load().map_err(Error::from).and_then(|nccl| nccl.group(|_| Ok(()))) {
         problems.push(format!("a later group fails: {error}"));
     }
@@ -254,14 +254,14 @@ fn check(context: &str, case: &Case, rule: &Rule, outcome: &Outcome) {
     let is_lookup = ["ncclParamBind", "ncclParamGetParameter", "ncclParamGet"].contains(&rule.function);
     let is_success = match rule.code {
         SUCCESS => true,
-        // An id is there, or not.
+        // An id is never in progress.
         IN_PROGRESS => rule.function != "ncclGetUniqueId",
         // "Unknown parameter" and "buffer too small".
         INVALID_ARGUMENT if is_lookup => true,
         _ => case.ignores.contains(&rule.function),
     };
     match &outcome.result {
-        // Whatever comes of invalid outputs, and of a simulation that runs.
+        // Any result is allowed for invalid outputs, and for a simulation that runs.
         _ if is_success && (rule.output.is_some() || rule.function == "ncclGroupSimulateEnd") => {}
         Ok(()) if is_success => {}
         Err(Error::Nccl { call, code, .. }) if !is_success => {
@@ -278,7 +278,7 @@ fn every_absent_function_is_unsupported() {
         let calls = calls_of(&case, Timing::Timeout).into_iter().filter(|(_, at)| *at == 0);
         for (function, _) in calls.filter(|(name, _)| !["ncclGetVersion", "ncclGroupEnd"].contains(name)) {
             let remove = |fake: &FakeNccl| fake.remove_functions(|name| name == function);
-            // Never applies, but says that communicators may be left: the function may be the one that ends them.
+            // Never applies, but allows leaked communicators: the function may be the one that destroys them.
             let rule = Rule { output: Some(Output::Correct), ..once((function, usize::MAX), SUCCESS) };
             match run(&case, Timing::Timeout, remove, Some(rule)).result {
                 // Other functions may replace it, or it may be called by a drop.
@@ -298,7 +298,7 @@ const TEXTS: [(ErrorText, &str); 5] = [
     (ErrorText::Changing, "text 0"),
 ];
 
-/// Every call fails with one of the texts, the next call with the next.
+/// Every call fails with the next of the texts.
 #[test]
 fn error_text_of_any_bytes_is_copied() {
     let mut texts = TEXTS.into_iter().cycle();
@@ -351,7 +351,7 @@ fn any_result_of_ncclgetversion_loads_or_fails() {
     assert!(matches!(library.load(), Err(LoadError::VersionQuery { .. })));
 }
 
-/// Calls may only fail for what a library of that version lacks.
+/// Calls may fail only if a library of that version lacks something.
 #[test]
 fn every_method_of_any_version_succeeds_or_is_unsupported() {
     for version in [1, 2_804, 9_999, 10_000, 22_105, i32::MAX] {
@@ -403,7 +403,7 @@ fn every_endless_wait_ends_at_its_timeout() {
                 let rule = Rule { output, ..in_progress(call, never_done()) };
                 let outcome = run(case, Timing::Timeout, |_| {}, Some(rule));
                 if let Err(Error::Timeout { call: method, elapsed, .. }) = outcome.result {
-                    // Or what the case does before.
+                    // Or an earlier call of the case.
                     let is_named =
                         name.contains(method) || ["pre_mul_sum_device", "register_window"].contains(&method);
                     assert!(is_named, "{name}, {call:?}: {method} times out");
@@ -487,7 +487,7 @@ fn waits(case: &Case) -> Vec<Call> {
 
 /// Ends every wait with a success and with some of the failures; the next one with the next failures.
 // Regression: cudarc takes a communicator in progress for ready.
-// Regression: baracuda fails and leaks on a nonblocking initialisation.
+// Regression: baracuda fails and leaks on a nonblocking initialization.
 #[test]
 fn every_wait_reports_the_final_code() {
     let mut failures = failures().cycle();
@@ -495,7 +495,7 @@ fn every_wait_reports_the_final_code() {
         for call in waits(&case) {
             for code in iter::once(SUCCESS).chain(failures.by_ref().take(2)) {
                 let context = format!("{}: {call:?} ends with {code}", case.name);
-                let fixture = Fixture::of_release(case.version);
+                let fixture = Fixture::of_version(case.version);
                 fixture.fake.add_rule(once(call, IN_PROGRESS));
                 fixture.fake.set_async_states([IN_PROGRESS, code], SUCCESS);
                 let result = (case.act)(&fixture);

@@ -19,17 +19,17 @@ pub(crate) struct Fixture {
     /// `comm1` in the log, for methods that consume a communicator.
     spare: RefCell<Option<Communicator>>,
     pub(crate) config: CollectiveConfig,
-    /// That of the communicators; without one, they block.
+    /// The timeout of the communicators. Without one, they block.
     timeout: Option<Duration>,
 }
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        Self::of_release(Version::HEADER)
+        Self::of_version(Version::HEADER)
     }
 
-    pub(crate) fn of_release(version: Version) -> Self {
-        let fixture = Self::of(FakeNccl::of_release(version), None).unwrap();
+    pub(crate) fn of_version(version: Version) -> Self {
+        let fixture = Self::of(FakeNccl::of_version(version), None).unwrap();
         fixture.fake.take_log();
         fixture
     }

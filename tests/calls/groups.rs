@@ -81,7 +81,7 @@ fn failed_group_starts_nothing_and_returns_cause() {
         assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{name}");
         fixture.fake.take_log();
 
-        // The member has failed: it can only be queried and ended.
+        // The member has failed: it can only be queried and destroyed.
         assert!(matches!(work(&fixture.comm), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.comm.split(None, 0).init(), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::InvalidUsage { .. })));
@@ -95,7 +95,7 @@ fn failed_group_starts_nothing_and_returns_cause() {
     }
 }
 
-/// NCCL would wait for the ranks that have yet to join, and nothing would end the wait of the operations.
+/// NCCL would wait for the missing ranks, and the operations would wait without a limit.
 #[test]
 fn group_that_creates_communicators_has_no_operations() {
     let fixture = Fixture::new();
@@ -126,7 +126,7 @@ fn group_that_creates_communicators_has_no_operations() {
 fn operation_between_suspend_and_resume_is_refused() {
     let fixture = Fixture::new();
     let Fixture { fake, nccl, comm, .. } = &fixture;
-    // Refused by NCCL, and by its absence.
+    // Refused by NCCL, and by a version without the function.
     fake.set_code_once("ncclCommSuspend", 0, INVALID_USAGE);
     comm.suspend().unwrap_err();
     work(comm).unwrap();
@@ -229,7 +229,7 @@ fn failed_simulation_fails_its_members() {
     fixture.close("simulate");
 }
 
-/// NCCL leaves messages of a simulation in the queue, and starts them with the next group.
+/// NCCL leaves the sends and receives of a simulation in the queue, and starts them with the next group.
 #[test]
 fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
@@ -381,7 +381,7 @@ fn pending_communicator_finish_waits_while_in_progress() {
     fixture.close("pending");
 }
 
-/// In 2.23.4 to 2.32.3, a failed initialisation leaves the thread in a group.
+/// In 2.23.4 to 2.32.3, a failed initialization leaves the thread in a group.
 #[test]
 fn group_left_open_by_failed_init_is_closed() {
     let options = Config::new().min_ctas(1);

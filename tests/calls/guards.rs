@@ -14,7 +14,7 @@ use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
 use crate::fixture::{Fixture, id, recv, send, stream};
 
-/// A buffer in stream-ordered memory, whose guards record what was called before they are made and dropped.
+/// A buffer in stream-ordered memory, whose guards record the last call before they are created and dropped.
 struct Tensor<'f> {
     fake: &'f FakeNccl,
     name: &'static str,
@@ -141,7 +141,7 @@ fn guards_of_a_group_that_times_out_live_until_all_its_members_are_aborted() {
 
 #[test]
 fn guard_in_group_lives_until_group_end() {
-    /// What happens after the operation, in the group.
+    /// The code after the operation, in the group.
     type Then = fn(&Fixture) -> Result<()>;
     let cases: [(&str, Option<&str>, Then); 5] = [
         ("success", None, |_| Ok(())),
@@ -324,7 +324,7 @@ fn signals_may_be_temporary_in_a_group() {
     fixture.close("temporary");
 }
 
-/// The restriction is what makes a slice of a foreign crate safe to use with any communicator.
+/// This restriction makes another crate's slice safe to use with any communicator.
 #[test]
 fn device_of_a_slice_restricts_it_and_cannot_be_changed() {
     let fixture = Fixture::new();

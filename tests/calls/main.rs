@@ -1,9 +1,8 @@
-//! The exact C calls that the safe layer makes: for each method, for anything that NCCL returns and writes, and for each way in
-//! which a communicator may end.
+//! The exact C calls that the safe layer makes: for each method, for any result and output of NCCL, and for each kind of
+//! teardown.
 
 #[cfg(target_os = "linux")]
 mod cuda_context;
-mod endings;
 #[cfg(target_os = "linux")]
 mod error_texts;
 mod faults;
@@ -16,4 +15,5 @@ mod options;
 #[cfg(target_os = "linux")]
 mod own_process;
 mod parameters;
+mod teardown;
 mod waiting;

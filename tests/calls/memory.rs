@@ -107,7 +107,7 @@ fn buffer_is_allocated_and_freed_once() {
     assert_eq!(calls(&fake), ["ncclMemAlloc(&, 24)", FREE, "ncclMemAlloc(&, 5)", FREE]);
 }
 
-/// As when the program loads CUDA.
+/// For example, the program loads CUDA.
 #[test]
 fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
     let (fake, nccl, comm) = host();
@@ -298,7 +298,7 @@ fn buffer_that_stays_registered_is_never_freed() {
     assert_eq!(calls(&fake), [FREE]);
 }
 
-/// NCCL ends the registrations of all ranks of a process together, when the last of these ranks ends.
+/// NCCL removes the registrations of all ranks of a process together, when the last of these ranks is destroyed.
 #[test]
 fn registration_of_aborted_rank_keeps_its_memory() {
     let (fake, nccl, comms) = open(false, &[0, 1]);
@@ -461,7 +461,7 @@ fn objects_dropped_in_a_group_are_destroyed_after_it() {
 fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
     for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
         let (fake, nccl, comm) = open();
-        // Given to other code, which has the windows and registrations with it.
+        // Handed to other code, together with the windows and registrations.
         let objects = Objects::new(&fake, &nccl, &comm);
         let raw = comm.into_raw();
         drop(objects);
@@ -479,7 +479,7 @@ fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
     }
 }
 
-/// The threads meet in all orders: the drop may find the owner before its call, in it, or after it.
+/// The drop may happen before, during or after a call of the owner.
 #[test]
 fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
     const ROUNDS: usize = 300;

@@ -269,7 +269,7 @@ fn with_queries(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<Str
     [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(queries)).collect()
 }
 
-fn initialisations() -> Vec<Case> {
+fn initializations() -> Vec<Case> {
     let creating = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
         Case::new(name, with_queries(call, [2]), act)
     };
@@ -376,7 +376,7 @@ fn lifecycles() -> Vec<Case> {
         Case::new("unique_id of a communicator", ["ncclCommGetUniqueId(comm0, &)"], |f| f.comm.unique_id()),
         Case::new("pre_mul_sum", ["ncclRedOpCreatePreMulSum(&, SCALAR, Float32, 1, comm0)"], |f| {
             f.comm.pre_mul_sum(0.5_f32).map(std::mem::forget)?;
-            // Its end is not part of this case.
+            // Its teardown is not part of this case.
             f.fake.forget_operators();
             Ok(())
         }),
@@ -410,7 +410,7 @@ fn lifecycles() -> Vec<Case> {
     ]
 }
 
-/// Registers a window, passes it to `act`, and ends it.
+/// Registers a window, passes it to `act`, and deregisters it.
 fn with_window(f: &Fixture, act: impl FnOnce(&NcclBuffer<f32>, &Window<f32>) -> Result<()>) -> Result<()> {
     let mut buffer = f.nccl.alloc::<f32>(8)?;
     // SAFETY: the fake accesses no memory.
@@ -540,7 +540,7 @@ fn others() -> Vec<Case> {
     cases
 }
 
-/// Returns the calls that replace functions which older releases lack.
+/// Returns the calls that replace functions missing in older versions.
 fn fallbacks() -> Vec<Case> {
     let sends = |count| {
         (0..4)
@@ -596,7 +596,7 @@ fn fallbacks() -> Vec<Case> {
 
 pub(crate) fn all() -> Vec<Case> {
     let operations = [operations(), sequences(), configured_sequences(), reductions(), fallbacks()];
-    operations.into_iter().chain([initialisations(), lifecycles(), memory(), others()]).flatten().collect()
+    operations.into_iter().chain([initializations(), lifecycles(), memory(), others()]).flatten().collect()
 }
 
 /// Replaces addresses that differ from run to run by names.
@@ -617,11 +617,11 @@ fn named(call: &str) -> String {
 // Regression: baracuda fails on a split without a color.
 // Regression: ferrotorch's barrier does not wait.
 // Regression: ferrotorch guesses the data type from the size, and checks no sizes.
-// Regression: nccl4py needs NCCL 2.23 for a plain initialisation.
+// Regression: nccl4py needs NCCL 2.23 for a plain initialization.
 #[test]
 fn every_method_makes_its_calls_and_no_others() {
     for Case { name, version, act, calls, .. } in all() {
-        let fixture = Fixture::of_release(version);
+        let fixture = Fixture::of_version(version);
         let kept = act(&fixture).unwrap_or_else(|error| panic!("{name}: {error}"));
         let log: Vec<_> = fixture.fake.take_log().iter().map(|call| named(call)).collect();
         assert_eq!(log, calls, "{name}");
@@ -643,10 +643,10 @@ fn queries_return_nccls_values() {
     assert_eq!(fixture.comm.unique_id().unwrap(), id(9));
     assert_eq!(fixture.nccl.simulate(|_| Ok(())).unwrap(), Some(12.5));
     assert!(fixture.comm.split(None, 3).init().unwrap().is_none());
-    fixture.close("answers");
+    fixture.close("queries");
 }
 
-/// A release, the function or field that it lacks, and a call that needs it.
+/// A version, the function or field that it lacks, and a call that needs it.
 type Lack = (&'static str, &'static str, fn(&Fixture) -> Result<()>);
 
 #[rustfmt::skip]
@@ -683,7 +683,7 @@ fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
 #[test]
 fn missing_function_error_names_both_versions() {
     for (version, missing, act) in LACKS {
-        let fixture = Fixture::of_release(version.parse().unwrap());
+        let fixture = Fixture::of_version(version.parse().unwrap());
         let error = act(&fixture).unwrap_err();
         let Error::Unsupported { function, since, found, .. } = &error else { panic!("{missing}: {error}") };
         assert_eq!((*function, found.to_string()), (*missing, (*version).to_string()));
@@ -701,7 +701,7 @@ fn missing_function_error_names_both_versions() {
 fn data_type_newer_than_the_library_is_unsupported() {
     let call = |version, data_type| {
         let buffer = AnyBuffer::new(data_type, recv::<u8>(8));
-        Fixture::of_release(version).comm.all_reduce_in_place(buffer, ReduceOp::Sum, stream())
+        Fixture::of_version(version).comm.all_reduce_in_place(buffer, ReduceOp::Sum, stream())
     };
     for &data_type in DataType::ALL {
         call(Version::new(2, 24, 3), data_type).unwrap();

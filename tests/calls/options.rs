@@ -17,7 +17,7 @@ type Row<C> = (&'static str, C, &'static str);
 
 /// Returns the call that creates a communicator with these options.
 fn init(config: &Config, version: Version) -> Result<String> {
-    let fake = FakeNccl::of_release(version);
+    let fake = FakeNccl::of_version(version);
     let comm = fake.nccl().communicator(4, 2, &id(1)).config(config).init();
     let call = fake.take_log().into_iter().find(|call| call.starts_with("ncclCommInitRank"));
     comm.map(|_| call.unwrap())
@@ -25,7 +25,7 @@ fn init(config: &Config, version: Version) -> Result<String> {
 
 /// Returns the call of a collective with these options.
 fn all_reduce(config: &CollectiveConfig, version: Version) -> Result<String> {
-    let fixture = Fixture::of_release(version);
+    let fixture = Fixture::of_version(version);
     let options = CallOptions::on(stream()).config(config);
     fixture.comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, options)?;
     Ok(fixture.fake.take_log().concat())

@@ -1,13 +1,13 @@
-//! Tests of what a process has one of, which need one for themselves.
+//! Tests of process-wide state, which need a separate process.
 
 use std::env;
 use std::process::Command;
 
-/// The variable with the name of the test that has the process.
+/// The variable with the name of the only test in the process.
 const VARIABLE: &str = "LIBNCCL_TEST_IN_OWN_PROCESS";
 
-/// Returns `true` if this process is that of a test, named by its `module_path!()` and its function. If it is not, runs the
-/// test in one, fails if it does, and returns `false`.
+/// Returns whether this process runs only this test, named by its `module_path!()` and its function. If not, runs the test in
+/// such a process, and fails if it fails.
 pub(crate) fn is_own(module: &str, function: &str) -> bool {
     let (_, module) = module.split_once("::").expect("a module of this program");
     let test = format!("{module}::{function}");

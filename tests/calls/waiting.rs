@@ -51,8 +51,8 @@ fn ranks_of_a_group_are_waited_for() {
     fake.assert_clean("init_in");
 }
 
-/// Nothing ends the work of a borrowed communicator, so the buffers are in use until it is complete. The timeout of the group
-/// ends it for the communicators that can be aborted.
+/// The work of a borrowed communicator cannot be aborted, so the buffers are in use until it completes. The group's timeout
+/// aborts the other communicators.
 #[test]
 fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
     for is_alone in [true, false] {
@@ -146,10 +146,10 @@ fn child_created_after_timeout_is_written_to_live_memory() {
     let boxes: Vec<Box<usize>> = (0..64).map(|_| Box::new(7)).collect();
     assert_eq!(fake.write_pending_children(), 1);
     assert!(boxes.iter().all(|number| **number == 7));
-    fake.assert_clean("too late");
+    fake.assert_clean("child after the timeout");
 }
 
-/// On host memory, the abort ends the call, which may have made the child before.
+/// On host memory, the abort ends the call, which may have created the child before.
 #[test]
 fn child_created_during_its_parents_abort_is_destroyed() {
     type Make = fn(&Communicator) -> Result<()>;
@@ -195,7 +195,7 @@ fn revoked_communicator_is_destroyed_without_finalization() {
     fake.assert_clean("revoked");
 }
 
-/// At any time, at most one thread is inside NCCL, and exactly one ends the communicator.
+/// At most one thread is inside NCCL at any time, and exactly one destroys the communicator.
 // Regression: baracuda uses and frees a communicator again after its abort.
 #[test]
 fn abort_handle_racing_with_work_aborts_once() {
@@ -248,7 +248,7 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     fixture.close("abort in a group");
 }
 
-/// NCCL returns success, and its own thread does the rest, at which it writes handles.
+/// NCCL returns success, and its own thread completes the call and writes handles.
 #[test]
 fn call_of_nonblocking_communicator_waits_after_success() {
     type Call = fn(&Nccl, &Communicator) -> Result<()>;

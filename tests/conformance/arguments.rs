@@ -1,6 +1,6 @@
-//! Error codes of calls with arguments at and beyond their limits: a sample of those that NCCL 2.32.3 was found to return, without
-//! a GPU and on an H200. The CPU backend returns the same, except where NCCL crashes or does not detect the mistake: these calls
-//! are made with the CPU backend only, with the text of the error.
+//! Error codes of calls with arguments at and beyond their limits: a sample of the codes that NCCL 2.32.3 returns without a GPU
+//! and on an H200. The CPU backend returns the same codes. Calls that crash NCCL, or whose mistake it does not detect, are made
+//! with the CPU backend only, with the text of the error.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Display;
@@ -77,7 +77,7 @@ fn calls_without_communicator(rank: &Rank) {
     let place: *mut c_void = buffer.as_mut_ptr().cast();
     let (total, none) = (ncclCommMemStat_t::ncclStatGpuMemTotal, ptr::null_mut());
     let (f32, immediate) = (ncclDataType_t::ncclFloat32, ncclScalarResidence_t::ncclScalarHostImmediate);
-    // What is no communicator in any version.
+    // Handles that are not a communicator in any version.
     for comm in [ptr::null_mut(), zeros.as_mut_ptr().cast()] {
         for (name, code) in [
             ("ncclCommCount", call!(rank, ncclCommCount(comm, &mut number))),

@@ -435,7 +435,7 @@ fn operations_run_in_stream_order(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// NCCL ends no communicator while there is a graph with its work.
+/// NCCL destroys no communicator while a graph contains its work.
 fn captured_graph_runs_at_each_launch(rank: &Rank) {
     for (turn, is_aborted) in [false, true].into_iter().enumerate() {
         let comm = rank.join(&format!("communicator {turn}"));

@@ -36,7 +36,7 @@ impl Implementation {
                 let needed = if self == Self::Recorded { "libnccl_trace.so" } else { "libnccl_cpu.so" };
                 match program.with_file_name(needed).exists() {
                     true => Ok(()),
-                    false => Err(format!("{needed} is not beside this program")),
+                    false => Err(format!("{needed} is not in this program's directory")),
                 }
             }
             // With a GPU, the same calls return other codes.
@@ -61,7 +61,7 @@ impl Implementation {
         match self {
             Self::WithoutGpu if case.name.ends_with("without_communicator") => vec![1],
             Self::WithoutGpu => vec![],
-            // What it forwards is the same for each call; at the limits, its own reading of the arguments is too.
+            // It forwards every call in the same way, and reads arguments at their limits in the same way.
             Self::Recorded if !case.name.starts_with("arguments::") => vec![],
             Self::Gpu => (1..=2).filter(|ranks| case.ranks.contains(ranks)).collect(),
             _ => vec![*case.ranks.end()],
@@ -81,7 +81,7 @@ impl Implementation {
     /// Loads the implementation, in the process of a rank.
     pub(crate) fn load(self) -> Nccl {
         let open = |path: &Path| {
-            // SAFETY: the file is an NCCL: built from crates/cpu-so beside this program, or named as one.
+            // SAFETY: the file is an NCCL: built from crates/cpu-so with this program, or named as one.
             unsafe { Nccl::open(path) }.expect("the library can be loaded")
         };
         match self {

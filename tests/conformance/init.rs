@@ -1,4 +1,4 @@
-//! Creation of communicators, their properties and their end.
+//! Creation, properties and teardown of communicators.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -56,7 +56,7 @@ fn init_with_several_ids(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// The handle is there when the group has ended.
+/// The handle is written when the group has ended.
 fn init_in_a_group(rank: &Rank) {
     for blocking in [1, 0] {
         let (id, mut comm) = (rank.share_id(&format!("id {blocking}")), ptr::null_mut());

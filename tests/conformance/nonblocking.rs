@@ -10,7 +10,7 @@ use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        1..=3 => nonblocking_communicator_works, calls_that_make_something_succeed_in_progress;
+        1..=3 => nonblocking_communicator_works, creating_calls_succeed_in_progress;
         2..=2 => operations_called_while_one_is_in_progress_run_in_order, group_runs_after_an_operation_in_progress,
             operations_on_two_communicators_in_opposite_orders_complete, destroy_waits_for_operations,
             abort_ends_all_operations;
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// More than any buffer between two ranks holds.
 const MANY: usize = 1 << 20;
 
-/// Calls of NCCL are refused while one is in progress, which the CPU backend queues.
+/// NCCL refuses calls while one is in progress. The CPU backend queues them.
 fn settle(rank: &Rank, comm: ncclComm_t) {
     if !rank.implementation.is_cpu_backend() {
         rank.finish(comm);
@@ -107,8 +107,8 @@ fn operations_on_two_communicators_in_opposite_orders_complete(rank: &Rank) {
     [first, second].into_iter().for_each(|comm| rank.destroy(comm));
 }
 
-/// The call that makes something returns success, and the state of the communicator is that of the call.
-fn calls_that_make_something_succeed_in_progress(rank: &Rank) {
+/// A call that creates something returns success, and the communicator has the state of the call.
+fn creating_calls_succeed_in_progress(rank: &Rank) {
     let (comm, mut child) = (rank.join_nonblocking("communicator"), ptr::null_mut());
     if rank.size > 1 && rank.number == 1 {
         rank.receive("rank 0 waits");

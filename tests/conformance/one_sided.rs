@@ -241,13 +241,13 @@ fn signals_are_counted_by_pair_and_index(rank: &Rank) {
     rank.barrier("received");
     // Another signal, or one more of the same, does not arrive.
     if rank.number == 1 && !rank.implementation.has_device_memory() {
-        rank.receive("the others have left");
+        rank.receive("the others are destroyed");
         assert_eq!(wait_for(0, 2, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
         assert_eq!(wait_for(0, 1, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
     }
     rank.destroy(comm);
     if rank.number != 1 {
-        rank.barrier_without(1, "has left");
-        rank.publish("the others have left", "");
+        rank.barrier_without(1, "is destroyed");
+        rank.publish("the others are destroyed", "");
     }
 }

@@ -341,7 +341,7 @@ impl Rank {
         Buffer { rank: self, address, bytes }
     }
 
-    /// Makes the rank's device that of the calling thread.
+    /// Makes the rank's device current on the calling thread.
     pub(crate) fn make_current(&self) {
         self.stream
             .iter()

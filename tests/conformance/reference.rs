@@ -126,7 +126,7 @@ impl Format {
         if bits > self.largest { overflow } else { sign | bits }
     }
 
-    /// Rounds a result of arithmetic: that of an 8-bit float to half precision first.
+    /// Rounds a result of arithmetic. An 8-bit float is rounded to half precision first.
     fn result(self, value: f64) -> u64 {
         let is_byte = self.exponent + self.mantissa == 7;
         self.nearest(if is_byte { HALF.value(HALF.nearest(value)) } else { value })

@@ -17,7 +17,7 @@ note() { # result, step
 "
 }
 
-# Runs a step with a time limit, which should never be reached: the programs have limits of their own.
+# Runs a step with a time limit, which should never be reached: the programs have their own limits.
 step() { # what, seconds, command and its arguments
     what=$1 seconds=$2
     shift 2

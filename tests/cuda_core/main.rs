@@ -92,7 +92,7 @@ fn buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run() {
             let refused = recv.to_host_vec(&rank.other).unwrap_err();
             assert_eq!(refused.0, sys::cudaError_enum_CUDA_ERROR_NOT_READY, "{refused}");
         }
-        // Two that read are no conflict, and neither is the operation's own stream.
+        // Two reads do not conflict, and neither does the operation's own stream.
         assert_eq!(send.to_host_vec(&rank.other).unwrap(), rank.values(LENGTH));
         assert_eq!(recv.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
         recv.zero_async(&rank.other).unwrap();

@@ -22,7 +22,7 @@ pub(crate) use libraries::{is_emulated, run_with_libraries};
 /// A timeout that is never reached.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The elements of a buffer: as many that the work outlasts the call.
+/// The elements of a buffer: enough for the work to outlast the call.
 pub(crate) const LENGTH: usize = 1 << 16;
 
 /// A crate with safe contexts, streams and buffers.
@@ -77,8 +77,8 @@ pub(crate) enum Needs {
     Emulation,
 }
 
-/// Runs the cases of all crates and these, in a process that has the libraries: the dynamic linker reads its variable at
-/// the start of one. On a machine with one GPU, the ranks share it.
+/// Runs these cases and the common ones in a process that has the libraries: the dynamic linker reads its variable when a
+/// process starts. On a machine with one GPU, the ranks share it.
 pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
     if let Some(code) = run_with_libraries() {
         return code;
@@ -123,7 +123,7 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         synchronize_in_the_context_of_another_device_is_invalid_usage,
         memory_of_nccl_on_another_device_is_invalid_argument,
     ];
-    // NCCL on one host does not notice that a peer is gone.
+    // NCCL on one host does not detect that a peer has exited.
     let emulated = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
     [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::Emulation, emulated)]
 }
@@ -268,7 +268,7 @@ fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
     });
 }
 
-/// Checks that an operation is refused, with the devices and what is of another one in the text.
+/// Checks that an operation is refused with a text that names the devices and the argument on another one.
 pub(crate) fn assert_other_device(result: libnccl::Result<()>, what: &str, found: usize, expected: usize) {
     match result {
         Err(error @ Error::InvalidArgument { .. }) => {

@@ -135,7 +135,7 @@ fn views_of_bytes_are_aligned() {
     });
 }
 
-/// The buffers are dropped straight after the call: their guards are kept as those of typed buffers are.
+/// The buffers are dropped right after the call: their guards are kept, as with typed buffers.
 fn bytes_of_a_type_known_at_run_time_are_summed() {
     run_ranks::<Cudarc>(0, |rank| {
         let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
@@ -234,7 +234,7 @@ fn captured_operation_refuses_slices_and_takes_nccl_memory() {
     });
 }
 
-// What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
+// The cases above rely on this: without the guards, the same accesses are reported. Uses separate devices, whose contexts
 // return an error from then on.
 fn views_without_guards_are_a_race() {
     // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would

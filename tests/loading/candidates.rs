@@ -1,4 +1,4 @@
-//! The places of the search, in order, and the files that each names.
+//! The places of the search, in order, and the files that each yields.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -25,7 +25,7 @@ fn search(environment: &[(&str, &Path)]) -> Vec<Candidate> {
     candidates(|name: &str| value(name).ok_or("not set")).collect()
 }
 
-/// Returns what a place names: files, or the reason why none.
+/// Returns the files of a place, or the reason why there are none.
 fn named(environment: &[(&str, &Path)], place: &str) -> Vec<Result<PathBuf, &'static str>> {
     let found = search(environment).into_iter().filter(|candidate| candidate.source == place);
     found.map(|candidate| candidate.path).collect()

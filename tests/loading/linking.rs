@@ -235,7 +235,7 @@ fn rccl_alone_error_says_why_it_is_not_linked() {
             "{missing}"
         );
     }
-    // Beside an NCCL, or elsewhere, it does not matter.
+    // Next to an NCCL, or in another directory, it does not matter.
     let files = ["/r/librccl.so", "/r/libnccl.so"];
     assert_eq!(found(&[("NCCL_LIB_DIR", "/r")], &[], &files), Ok(Library::Development("/r".into())));
     let missing = found(&[("NCCL_LIB_DIR", "/n")], &[], &["/opt/rocm/lib/librccl.so"]).unwrap_err();

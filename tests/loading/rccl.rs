@@ -1,4 +1,4 @@
-//! AMD's RCCL: it has the functions of an older NCCL and a few of its own, and crashes on null communicators.
+//! AMD's RCCL: it has the functions of an older NCCL and a few additional ones, and crashes on null communicators.
 //!
 //! No RCCL runs here. A shared object with the version and the functions of RCCL 2.21.5 (AMD's 6.3) is opened by the
 //! real loader, and the CPU backend with RCCL's functions moves the data. `search.rs` searches for RCCL.
@@ -115,7 +115,7 @@ fn open(path: &Path) -> Nccl {
 }
 
 #[test]
-#[cfg_attr(nccl_linked, ignore = "no other library can be opened beside the linked one")]
+#[cfg_attr(nccl_linked, ignore = "no other library can be opened in addition to the linked one")]
 fn opened_rccl_reports_version_and_functions() {
     let directory = tempfile::tempdir().unwrap();
     let path = build(directory.path(), "librccl.so.1");
@@ -130,15 +130,15 @@ fn opened_rccl_reports_version_and_functions() {
 
 /// Returns the text that the shared object has for an error message, which is the state of its groups.
 fn state_of_fake(nccl: &Nccl) -> String {
-    let last_error = nccl.as_raw().ncclGetLastError.expect("every release has it");
+    let last_error = nccl.as_raw().ncclGetLastError.expect("every version has it");
     // SAFETY: accepts a null communicator, and returns a C string.
     let text = unsafe { std::ffi::CStr::from_ptr(last_error(std::ptr::null_mut())) };
     text.to_string_lossy().into_owned()
 }
 
-/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL, whatever the file's name is, and others.
+/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL under any file name, and other libraries.
 #[test]
-#[cfg_attr(nccl_linked, ignore = "no other library can be opened beside the linked one")]
+#[cfg_attr(nccl_linked, ignore = "no other library can be opened in addition to the linked one")]
 fn failed_group_is_cancelled_without_null_communicator() {
     type Build = fn(&Path, &str) -> PathBuf;
     let libraries: [(Build, &str); 3] =

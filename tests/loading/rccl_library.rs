@@ -12,8 +12,8 @@ pub(crate) const VERSION: Version = Version::new(2, 21, 5);
 
 const SOURCE: &str = include_str!("rccl.c");
 
-/// Returns whether RCCL has a function: NCCL's up to that release, and two that it had before NCCL, with the same
-/// signatures.
+/// Returns whether RCCL has a function: all functions of NCCL up to that version, and two that it had before NCCL, with the
+/// same signatures.
 pub(crate) fn has(function: &str) -> bool {
     sys::since(function).is_some_and(|since| since <= VERSION.code())
         || ["ncclGather", "ncclScatter"].contains(&function)
@@ -28,7 +28,7 @@ pub(crate) fn build(directory: &Path, name: &str) -> PathBuf {
     compile(directory, name, &source(), &needs_hip)
 }
 
-/// Compiles one for other GPUs than AMD's, with a function that NCCLX and the shim of MSCCL++ have and NCCL has not.
+/// Compiles one for other GPUs than AMD's, with a function that NCCLX and the shim of MSCCL++ have and NCCL lacks.
 pub(crate) fn build_without_hip(directory: &Path, name: &str) -> PathBuf {
     compile(directory, name, &format!("{}int ncclAllToAllv(void) {{ return 0; }}\n", source()), &[])
 }

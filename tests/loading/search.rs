@@ -361,7 +361,7 @@ fn open_with_global(global: &Path, opened: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Its calls of its own functions would go to the other library.
+/// Its internal calls would reach the other library.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
 fn open_with_a_global_library_names_both() {

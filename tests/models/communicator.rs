@@ -20,7 +20,7 @@ use crate::error::Result;
 #[derive(Default)]
 struct Communicator {
     state: State,
-    /// Whether it no longer exists in NCCL.
+    /// Set once it no longer exists in NCCL.
     is_freed: UnsafeCell<bool>,
     /// The number of aborts requested by other threads. (Not a loom type, as it is not part of the model.)
     requests: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What must hold after a sequence: no late write, no live communicator, no leaked resource.
+//! Checks after a sequence: no late write, no live communicator, no leaked resource.
 #![allow(unsafe_code)] // Queries handles by their numbers.
 
 use std::fs;
@@ -96,9 +96,9 @@ fn is_live(nccl: &Nccl, handle: ncclComm_t) -> bool {
 /// The elements of a buffer that may become a window.
 pub(crate) const WINDOW: usize = 1024;
 
-/// The number of buffers whose memory may be kept for good, with the descriptor by which other processes would map it: those
-/// of windows, which safe code cannot free, as nothing proves that other ranks do not use them, and those of registrations
-/// that could not be deregistered.
+/// The number of buffers whose memory may be leaked, with the descriptor by which other processes map it: buffers of windows,
+/// which safe code cannot free because other ranks may still use them, and buffers of registrations that could not be
+/// deregistered.
 pub(crate) static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// The growth of the process's memory, beyond the kept buffers, that its allocator may cause.

@@ -71,14 +71,14 @@ impl Observer for HostileObserver {
     }
 }
 
-/// What a buffer does instead of returning its elements. All but the panic return an error.
+/// The ways in which a buffer refuses its elements. All except the panic return an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Error,
     /// The error's text opens a group and creates a communicator.
     ReenteringText,
     PanickingText,
-    /// Uses the communicator before.
+    /// Uses the communicator first.
     Reenters,
     Panics,
 }
@@ -121,7 +121,7 @@ impl<'a> Buffer<'a> for Refused<'a> {
     }
 }
 
-/// What a guard does when it is dropped.
+/// The action of a guard when it is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Uses the communicator.

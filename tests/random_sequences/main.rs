@@ -3,10 +3,10 @@
 //! NCCL. Nothing may crash, hang, return wrong values, write to a buffer after its operation, or leak communicators, threads,
 //! descriptors or memory.
 //!
-//! The ranks of a sequence are threads that follow one program, generated from the same seed. Now and then one of them
-//! leaves it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` sets the number of sequences, and `.ci/sanitize` runs
-//! them under an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls. What
-//! depends on the time, such as an abort during a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
+//! The ranks of a sequence are threads that follow one program, generated from the same seed. Sometimes one of them deviates from
+//! it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` sets the number of sequences, and `.ci/sanitize` runs
+//! them under an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls.
+//! Failures that depend on timing, such as an abort during a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
 #![cfg(target_os = "linux")]
 
 mod checks;
@@ -82,7 +82,7 @@ fn run(first: u64, count: u64) {
             sequence::run(&nccl, seed);
             DONE.fetch_add(1, Relaxed);
         }
-        // Caches of the allocator and of the implementation are full by then.
+        // The caches of the allocator and of the CPU backend are full by then.
         if seed == first + count / 2 {
             warm = Some(Usage::settled());
         }

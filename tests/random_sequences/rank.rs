@@ -1,4 +1,4 @@
-//! A rank, which follows the program of its communicator's ranks, or leaves it.
+//! A rank, which follows the program of its communicator's ranks, or deviates from it.
 #![allow(unsafe_code)] // Registers windows and borrows communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,21 +23,21 @@ const TIMEOUT: Duration = Duration::from_millis(150);
 /// The timeout of groups some of whose ranks are late.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// What the communicators of a rank have in common.
+/// The state that the communicators of a rank share.
 pub(crate) struct Rank<'scope, 'env> {
     pub(crate) nccl: &'env Nccl,
     /// The random numbers of the program, the same on all ranks.
     pub(crate) program: Random,
     /// The random numbers of this rank alone.
     pub(crate) own: Random,
-    /// Whether the communicators have a timeout, so that a rank may leave the program and stay.
+    /// Set if the communicators have a timeout, so that a rank may deviate from the program without aborting.
     pub(crate) has_timeout: bool,
     pub(crate) scope: &'scope Scope<'scope, 'env>,
     pub(crate) vault: &'env Vault,
     pub(crate) watchdog: Option<&'env Watchdog>,
 }
 
-/// What a communicator has for more than one step.
+/// The objects of a communicator that live for more than one step.
 #[derive(Default)]
 struct Objects {
     buffers: Vec<NcclBuffer<f32>>,

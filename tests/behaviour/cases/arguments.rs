@@ -201,10 +201,10 @@ fn partial_or_misaligned_elements_are_an_error(nccl: &Nccl) {
     assert_eq!(Slice::from_bytes(DataType::Float64, &[]).unwrap().len(), 0);
     let wrong = Slice::from_bytes(DataType::Float32, &bytes[..6]).map(drop);
     check(wrong, "Slice::from_bytes: 6 bytes are not a multiple of 4, the size of float");
-    let odd = message(SliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
-    assert!(odd.ends_with(" is not a multiple of 2, the size of bfloat16"), "{odd}");
+    let misaligned = message(SliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
+    assert!(misaligned.ends_with(" is not a multiple of 2, the size of bfloat16"), "{misaligned}");
 
-    // Of a buffer, the operation sees the bytes first.
+    // With a buffer, only the operation sees the bytes.
     let comm = of_one_thread(nccl, 1).remove(0);
     let (from, to) = bytes.split_at_mut(8);
     let from = &from[..6];
@@ -217,9 +217,9 @@ fn partial_or_misaligned_elements_are_an_error(nccl: &Nccl) {
     let few = AnyBuffer::new(DataType::Float64, &mut to[..7]);
     let short = message(comm.broadcast_in_place(few, 0, STREAM));
     assert_eq!(short, "broadcast_in_place: 7 bytes are not a multiple of 8, the size of double");
-    let odd = message(comm.recv(AnyBuffer::new(DataType::Float16, &mut to[1..5]), 0, STREAM));
-    assert!(odd.starts_with("recv: the address 0x"), "{odd}");
-    assert!(odd.ends_with(" is not a multiple of 2, the size of half"), "{odd}");
+    let misaligned = message(comm.recv(AnyBuffer::new(DataType::Float16, &mut to[1..5]), 0, STREAM));
+    assert!(misaligned.starts_with("recv: the address 0x"), "{misaligned}");
+    assert!(misaligned.ends_with(" is not a multiple of 2, the size of half"), "{misaligned}");
     let two = AnyBuffer::new(DataType::Float16, from);
     let wrong = comm.all_reduce(two, AnyBuffer::new(DataType::Bfloat16, to), ReduceOp::Sum, STREAM);
     check(wrong, "all_reduce: the elements of the send buffer are half, of the receive buffer bfloat16");
@@ -231,10 +231,10 @@ fn partial_or_misaligned_elements_are_an_error(nccl: &Nccl) {
     let other = message(comm.all_reduce_in_place(AnyBuffer::new(DataType::Int8, &mut *to), &sum, STREAM));
     let expected = "all_reduce_in_place: the elements of the buffer are int8, and the reduction is of uint8";
     assert_eq!(other, expected);
-    let odd = comm.pre_mul_sum_any(DataType::Float16, &[0, 0]).unwrap();
-    let odd =
-        message(comm.all_reduce_in_place(AnyBuffer::new(DataType::Float16, &mut to[..5]), &odd, STREAM));
-    assert_eq!(odd, "all_reduce_in_place: 5 bytes are not a multiple of 2, the size of half");
+    let sum = comm.pre_mul_sum_any(DataType::Float16, &[0, 0]).unwrap();
+    let partial = AnyBuffer::new(DataType::Float16, &mut to[..5]);
+    let partial = message(comm.all_reduce_in_place(partial, &sum, STREAM));
+    assert_eq!(partial, "all_reduce_in_place: 5 bytes are not a multiple of 2, the size of half");
     assert_eq!(elements, [0; 2]);
     let nothing = AnyBuffer::new(DataType::Float64, &mut []);
     comm.broadcast_in_place(nothing, 0, STREAM).unwrap();

@@ -56,7 +56,7 @@ fn operations_in_place_use_this_ranks_part(nccl: &Nccl) {
         comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
         assert_eq!(buffer[rank], 3 * rank as i32);
         for root in 0..3 {
-            // On the root all parts, on the others one.
+            // All parts on the root, one part on the others.
             let is_root = rank == root;
             let mut buffer = if is_root { own(rank as i32).to_vec() } else { vec![rank as i32] };
             comm.gather_in_place(&mut buffer, root, STREAM).unwrap();
@@ -83,7 +83,7 @@ fn longer_buffers_are_used_from_their_start(nccl: &Nccl) {
         let (rank, is_root) = (comm.rank(), comm.rank() == 1);
         let mine = [[1, 2], [3, 4]][rank];
         let (all, of_rank) = ([1, 2, 3, 4], |all: [i32; 4]| [[all[0], all[1]], [all[2], all[3]]][rank]);
-        // What is left of a buffer that an operation needs in part, or not at all on this rank.
+        // The rest of a buffer that the operation uses only in part, or not at all on this rank.
         const TAIL: [i32; 3] = [77, 78, 79];
         let long = |start: &[i32]| [start, &TAIL].concat();
         let check = |name: &str, length: usize, expected: &[i32], call: &dyn Fn(&mut [i32]) -> Result<()>| {
@@ -118,7 +118,7 @@ fn longer_buffers_are_used_from_their_start(nccl: &Nccl) {
         check("reduce_scatter_v", sums, &|send, recv| {
             comm.reduce_scatter_v(send, recv, &[2, 2], ReduceOp::Sum, STREAM)
         });
-        // In place; the counts are those of the parts.
+        // In place; the counts are the lengths of the parts.
         let mut buffer = long(&all);
         comm.all_gather_v_in_place(&mut buffer, &[2, 2], STREAM).unwrap();
         assert_eq!(buffer, long(&all));
@@ -210,7 +210,7 @@ fn nested_group_starts_at_the_outer_end(nccl: &Nccl) {
     let (mut first, mut second) = ([1_u64], [2_u64]);
     nccl.group(|g| {
         g.group(|g| comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(STREAM)))?;
-        // If the first inner group had started its operation, it would wait for this one for ever.
+        // If the first inner group had started its operation, it would wait for this one forever.
         g.group(|g| comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(STREAM)))
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! The form of a case, and what cases share.
+//! The form of a case, and helpers of the cases.
 
 use std::time::{Duration, Instant};
 

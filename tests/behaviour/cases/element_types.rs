@@ -1,4 +1,4 @@
-//! Every element type, including those of the features `half` and `float8`, with numbers that all of them hold.
+//! Every element type, including the types of the features `half` and `float8`, with numbers that all of them represent.
 
 use std::fmt::Debug;
 

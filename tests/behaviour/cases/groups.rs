@@ -70,7 +70,7 @@ fn of_another_thread(nccl: &Nccl) -> Communicator {
     std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
 }
 
-/// Rank 1's operation is never queued: if the group were started, it would wait for ever.
+/// Rank 1's operation is never queued: if the group were started, it would wait forever.
 fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffers = [[5_i32], [7]];
@@ -188,7 +188,7 @@ fn shortest_timeout_of_the_members_ends_a_group(nccl: &Nccl) {
     }
 }
 
-/// The end of a rank that made fewer calls than another one is an error, after which groups of NCCL may have to be ended.
+/// Destroying a rank that made fewer calls than another one is an error, after which NCCL's groups may have to be closed.
 fn drop_in_a_group_leaves_the_group_open(nccl: &Nccl) {
     let (mut others, comms) = (of_one_thread(nccl, 2), of_one_thread(nccl, 2));
     others[0].broadcast_in_place(&mut [1_u8], 0, STREAM).unwrap();
@@ -271,7 +271,7 @@ fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
         error.starts_with("group: other code has called ncclGroupStart on this thread 1 times"),
         "{error}"
     );
-    // What is left of the two groups has failed, and runs nothing.
+    // The two groups have failed, and run nothing.
     assert_ne!(end_group(nccl), ResultCode::SUCCESS);
     assert_eq!(recv, [1; 3]);
     drop(comm);

@@ -1,4 +1,4 @@
-//! Communicators from creation to end.
+//! Communicators from creation to teardown.
 
 use libnccl::buffer::MemorySpace;
 use libnccl::communicator::ShrinkMode;
@@ -49,7 +49,7 @@ fn init_all_ranks_report_rank_size_and_device(nccl: &Nccl) {
     assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
 }
 
-/// Neither by a drop nor by an abort handle, which ends the borrowed use alone.
+/// Neither by a drop nor by an abort handle, which only ends the borrow.
 fn borrowed_communicator_is_not_destroyed(nccl: &Nccl) {
     let owner = of_one_thread(nccl, 1).remove(0);
     for is_aborted in [false, true] {

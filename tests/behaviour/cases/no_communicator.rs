@@ -31,7 +31,7 @@ fn version_matches_ncclgetversion(nccl: &Nccl) {
     assert!(nccl.version() >= Version::new(2, 13, 4), "{}", nccl.version());
 }
 
-/// Proves each function's `since`: a release has exactly the functions that came with it or before.
+/// Proves each function's `since`: a version has exactly the functions that were introduced in it or before.
 fn functions_present_match_their_version(nccl: &Nccl) {
     let (version, backend) = (nccl.version(), nccl.backend().to_string());
     assert!(nccl.functions().map(|function| function.name).eq(sys::Functions::NAMES.iter().copied()));
@@ -54,7 +54,7 @@ fn functions_present_match_their_version(nccl: &Nccl) {
 }
 
 // Regression: ferrotorch cannot make an id from its bytes.
-// Regression: cubecl, candle and mistral.rs exchange ids by hand.
+// Regression: cubecl, candle and mistral.rs exchange ids manually.
 fn unique_ids_differ_and_round_trip(nccl: &Nccl) {
     let (one, other) = (nccl.unique_id().unwrap(), nccl.unique_id().unwrap());
     assert_ne!(one, other);

@@ -1,4 +1,4 @@
-//! Communicators with a timeout: no call waits for ever, and nothing uses a buffer after its call.
+//! Communicators with a timeout: no call waits forever, and nothing uses a buffer after its call.
 
 use std::sync::mpsc;
 use std::thread;
@@ -128,7 +128,7 @@ fn calls_without_peer_time_out(nccl: &Nccl) {
                 panic!("{what}: {text}")
             };
             assert!(elapsed >= TIMEOUT, "{what}: {elapsed:?}");
-            // Of an operation that is observed, as with the feature `log`.
+            // With an observed operation, as with the feature `log`.
             let number = sequence.map_or_else(String::new, |number| format!(", operation {number}"));
             assert!(text.starts_with(&format!("{what}{number} on rank 0 of 2: not done after")), "{text}");
             assert!(detail.contains("for rank 1 (process "), "{what}: {detail}");
@@ -185,7 +185,7 @@ fn call_timeout_overrides_the_communicators(nccl: &Nccl) {
             assert_aborted(what, comm.async_error());
         }));
     }
-    // One that is done in time has no effect on the next.
+    // An operation that completes before its timeout has no effect on the next one.
     on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
         comm.barrier(&mut [0_u8], CallOptions::on(STREAM).timeout(LONG_TIMEOUT)).unwrap();
         assert_works(&comm);
@@ -276,7 +276,7 @@ fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
 
-/// Also those of a member whose own timeout is longer.
+/// This includes the buffers of a member whose own timeout is longer.
 fn buffers_of_group_after_timeout_are_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
     let ranks = |timeout| of_one_thread_with(nccl, 2, &with_timeout(timeout));

@@ -34,7 +34,7 @@ fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     assert_eq!(contents(comm, buffer), vec![expected; COUNT]);
 }
 
-/// Copies a buffer's contents, also those of a window, which is not a slice.
+/// Copies a buffer's contents, including a window's, which is not a slice.
 fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
     let alone = comm.split(Some(comm.rank() as u32), 0).init().unwrap().expect("a child");
     let mut copy = vec![0; buffer.len()];
@@ -118,7 +118,7 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     }
 }
 
-/// Rank 1 gives up its window in every way that makes no promise, while rank 0 goes on writing to it.
+/// Rank 1 drops its window in every way that makes no promise, while rank 0 keeps writing to it.
 fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
         on_threads(nccl, 2, |comm| {

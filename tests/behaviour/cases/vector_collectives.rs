@@ -16,7 +16,7 @@ cases! {
 /// Counts of four ranks, with zeros at each place.
 const COUNTS: [[usize; 4]; 4] = [[3, 0, 1, 5], [0, 2, 2, 0], [7, 1, 0, 0], [0, 0, 0, 0]];
 
-/// Returns the element of `rank` at `index`, of which no two are equal.
+/// Returns the element of `rank` at `index`. All elements differ.
 fn element(rank: usize, index: usize) -> i64 {
     (rank * 1000 + index) as i64
 }
@@ -54,7 +54,7 @@ fn pair_counts(counts: &[usize; 4], rank: usize) -> ([usize; 4], [usize; 4]) {
     (peers.map(|peer| count(rank, peer)), peers.map(|peer| count(peer, rank)))
 }
 
-/// Returns the elements of all ranks, and one that is there before and after.
+/// Returns the elements of all ranks, and one element that does not change.
 fn of_all(counts: &[usize; 4]) -> Vec<i64> {
     (0..4).flat_map(|peer| elements(peer, counts[peer])).chain([-1]).collect()
 }

@@ -15,7 +15,7 @@ use crate::outcome::{Found, Outcome, code, ensure, report};
 
 type Check = fn(&Library) -> Outcome;
 
-/// A library, and the release and file that it is expected to be.
+/// A library, and the version and file that it is expected to be.
 struct Library<'a> {
     nccl: &'a Nccl,
     release: &'a str,
@@ -83,7 +83,7 @@ fn is_early(library: &Library, name: &str) -> bool {
     name.starts_with("ncclParam") && library.nccl.version() == Version::new(2, 30, 3)
 }
 
-/// Checks that a release has exactly the functions that came with it or before.
+/// Checks that a version has exactly the functions that were introduced in it or before.
 fn functions(library: &Library) -> Outcome {
     let version = library.nccl.version();
     for function in library.nccl.functions() {
@@ -142,8 +142,8 @@ fn bytes_of_an_id(library: &Library) -> Outcome {
     for filling in [0x5a, 0x25] {
         let mut id = sys::ncclUniqueId { internal: [filling; 128] };
         // SAFETY: a place for an id.
-        let answered = ResultCode::from_raw(unsafe { get(&raw mut id) });
-        ensure(answered == ResultCode::SUCCESS, || format!("{answered}"))?;
+        let returned = ResultCode::from_raw(unsafe { get(&raw mut id) });
+        ensure(returned == ResultCode::SUCCESS, || format!("{returned}"))?;
         let last = id.internal.iter().rposition(|byte| *byte != filling);
         written = written.max(last.map_or(0, |last| last + 1));
     }
@@ -184,21 +184,21 @@ fn raw_end(library: &Library) -> Result<ResultCode, String> {
 
 /// Checks that no group is open: NCCL returns invalid usage for a group end without a start.
 fn check_no_open_group(library: &Library, after: &str) -> Result<(), String> {
-    let answered = raw_end(library)?;
-    ensure(answered == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {answered}"))
+    let returned = raw_end(library)?;
+    ensure(returned == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {returned}"))
 }
 
 /// Opens an empty group, a nested one, a misplaced one, and one that panics.
 fn groups(library: &Library) -> Outcome {
     let nccl = library.nccl;
-    let answered = |result: Result<i32, Error>| match result {
+    let returned = |result: Result<i32, Error>| match result {
         Ok(7) => Ok("ok".to_string()),
         Err(Error::Nccl { call: "ncclGroupEnd", code: found, .. }) => Ok(code(found)),
         other => Err(format!("{other:?}, expected 7")),
     };
-    let empty = answered(nccl.group(|_| Ok(7)))?;
+    let empty = returned(nccl.group(|_| Ok(7)))?;
     check_no_open_group(library, "an empty group")?;
-    let nested = answered(nccl.group(|group| group.group(|_| Ok(7))))?;
+    let nested = returned(nccl.group(|group| group.group(|_| Ok(7))))?;
     check_no_open_group(library, "a group in a group")?;
     ensure(empty == nested, || format!("{empty} for an empty group, {nested} for one in another"))?;
 
@@ -258,8 +258,8 @@ fn null_arguments(library: &Library) -> Outcome {
     let (functions, null) = (library.nccl.as_raw(), ptr::null_mut());
     let mut number = 0;
     let absent = "a function of 2.13.4 is absent";
-    // SAFETY: all releases check these arguments for null.
-    let answered = unsafe {
+    // SAFETY: all versions check these arguments for null.
+    let returned = unsafe {
         [
             functions.ncclGetVersion.ok_or(absent)?(ptr::null_mut()),
             functions.ncclGetUniqueId.ok_or(absent)?(ptr::null_mut()),
@@ -270,12 +270,12 @@ fn null_arguments(library: &Library) -> Outcome {
             functions.ncclCommAbort.ok_or(absent)?(null),
         ]
     };
-    let codes = answered.map(|code| code.0.to_string()).join(" ");
+    let codes = returned.map(|code| code.0.to_string()).join(" ");
     ensure(codes == "4 4 4 4 4 0 0", || format!("{codes}, expected 4 of all but destroy and abort"))?;
     Ok(Found::new("ok").with(codes))
 }
 
-/// Checks that each option is unsupported by a library that does not know it, and passed on to one that does.
+/// Checks that each option is unsupported by a library without it, and passed on to a library with it.
 fn options(library: &Library) -> Outcome {
     let minute = std::time::Duration::from_secs(60);
     let options = [
@@ -344,7 +344,7 @@ fn initialisation(library: &Library) -> Outcome {
         })?;
         check_no_open_group(library, "an initialisation that failed")?;
         let outcome = outcome.get_or_insert((code(found), format!("{message}: {detail}")));
-        // 2.13.4 sets no text when an initialisation fails, so that it is that of any earlier failure.
+        // 2.13.4 sets no text when an initialization fails, so the text may describe an earlier failure.
         let is_stale = nccl.version() < Version::new(2, 14, 3);
         let is_same = outcome.1 == format!("{message}: {detail}");
         ensure(is_same || is_stale, || format!("{outcome:?}, then {detail}"))?;

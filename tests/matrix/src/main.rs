@@ -14,7 +14,7 @@ use std::thread;
 
 use libnccl::Nccl;
 
-/// The checks whose findings are in the table; those of the others are the same for all versions.
+/// The checks whose findings are in the table. The other findings are the same for all versions.
 const COLUMNS: [&str; 11] = [
     "functions",
     "options",

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)] // Calls NCCL in ways that the facade prevents.
-//! Traps: calls that crash NCCL, hang it, or leave something behind, and from which the facade protects.
+//! Traps: calls that crash or hang NCCL, or leave state behind, and that the facade prevents.
 //!
 //! Each runs in a separate process, which prints the code of every call for as long as it lives.
 
@@ -46,13 +46,13 @@ fn second_id(functions: &sys::Functions) -> Option<()> {
     Some(())
 }
 
-/// Initialises into a slot that contains a dangling address.
+/// Initializes into a slot that contains a dangling address.
 fn garbage_slot(functions: &sys::Functions) -> Option<()> {
     let mut comm = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a58);
     init(functions, &raw mut comm)
 }
 
-/// Ends a group that was never started, after a failed initialisation.
+/// Ends a group that was never started, after a failed initialization.
 fn open_group(functions: &sys::Functions) -> Option<()> {
     let mut comm = ptr::null_mut();
     init(functions, &raw mut comm)?;
@@ -65,7 +65,7 @@ fn open_group(functions: &sys::Functions) -> Option<()> {
 fn init(functions: &sys::Functions, slot: *mut sys::ncclComm_t) -> Option<()> {
     let init = functions.ncclCommInitRankConfig?;
     let id = sys::ncclUniqueId::default();
-    // Releases before 2.17 insist on one or the other.
+    // Versions before 2.17 require one or the other.
     let mut config = sys::ncclConfig_t { blocking: 1, ..sys::ncclConfig_t::initializer() };
     // SAFETY: arguments as NCCL documents them, and a slot that it promises only to write; where it reads the slot, the
     // process ends here.

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn plugin_write_on_signal(signal: c_int, path: *const c_ch
     c_int::from(Recorder::write_on_signal(signal, path.into()).is_err())
 }
 
-/// Starts a watchdog, whose thread looks for communicators from then on. Returns 0 on success.
+/// Starts a watchdog, whose thread polls communicators from then on. Returns 0 on success.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_watch() -> c_int {
     let watchdog = Watchdog::new(Duration::from_millis(4), |_| Answer::Continue);

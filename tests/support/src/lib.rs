@@ -1,4 +1,4 @@
-//! What several test programs of libnccl share.
+//! Helpers shared by libnccl's test programs.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +19,6 @@ pub fn init_in_group(nccl: &Nccl, size: usize, config: &Config) -> Result<Vec<Co
     let id = nccl.unique_id()?;
     let begin = |rank| nccl.communicator(size, rank, &id).config(config);
     let pending = nccl.group(|g| (0..size).map(|rank| begin(rank).init_in(g)).collect::<Result<Vec<_>>>())?;
-    // If one fails, dropping the others ends them.
+    // If one fails, dropping the others destroys them.
     pending.into_iter().map(|pending| pending.finish()).collect()
 }

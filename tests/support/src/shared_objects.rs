@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Returns the file of a shared object of this workspace, such as `nccl_cpu`. A test that asks for it has its package among its
-/// dependencies: cargo then builds it beside the test.
+/// Returns the file of a shared object of this workspace, such as `nccl_cpu`. A test that uses it has its package as a
+/// dev-dependency, so that cargo builds it with the test.
 #[must_use]
 pub fn shared_object(library: &str) -> PathBuf {
     let program = std::env::current_exe().expect("this program has a path");
@@ -15,7 +15,7 @@ pub fn shared_object(library: &str) -> PathBuf {
 }
 
 /// Installs the CPU backend of NCCL and the emulated CUDA driver in a directory, under the names by which programs load them. The
-/// directory may have those of an earlier build, and other tests may use it at the same time.
+/// directory may contain an earlier build, and other tests may use it at the same time.
 pub fn install(directory: &Path) {
     fs::create_dir_all(directory).expect("a directory");
     for (library, name, link) in

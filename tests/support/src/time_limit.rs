@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Time after which a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a program, which has to succeed in time, and returns what it writes to its standard output and error.
+/// Runs a program, which must succeed within the limit, and returns its standard output and error.
 #[must_use]
 pub fn run(command: &mut Command) -> (String, String) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

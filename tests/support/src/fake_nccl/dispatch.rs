@@ -1,4 +1,4 @@
-//! The way of a C call to the fake that its thread is attached to.
+//! Dispatches a C call to the fake that its thread is attached to.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ const ERROR_TEXTS: [&str; 2] = ["ncclGetErrorString", "ncclGetLastError"];
 thread_local! {
     /// The fake that this thread's calls go to.
     static CURRENT: RefCell<Option<SharedState>> = const { RefCell::new(None) };
-    /// The groups that this thread has started before it had a fake.
+    /// The number of groups that this thread started before it had a fake.
     static EARLY_GROUPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// All fakes, by their number, for threads of the facade: the communicator of their first call says which is theirs.
+/// All fakes, by their number, for threads of the facade: the communicator of their first call identifies the fake.
 static FAKES: Mutex<BTreeMap<usize, Weak<Mutex<State>>>> = Mutex::new(BTreeMap::new());
 
 /// Enables threads without a fake to find this one by its communicators.
@@ -34,7 +34,7 @@ pub(super) fn publish(shared: &SharedState) {
     FAKES.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(shared));
 }
 
-/// Attaches a thread that has no fake yet to that of the call's communicator.
+/// Attaches a thread without a fake to the fake of the call's communicator.
 fn attach_by_communicator(function: &'static str, arguments: &[Argument]) -> Option<SharedState> {
     let Some(raw) = Argument::comm(arguments) else {
         if function == "ncclGroupStart" {

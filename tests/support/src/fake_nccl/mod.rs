@@ -1,5 +1,5 @@
-//! A fake NCCL: it logs the calls that it receives, plays NCCL's part without moving any data, deviates where a
-//! [`Rule`] says so, and reports what no caller may do.
+//! A fake NCCL: it logs the calls that it receives, behaves like NCCL without moving data, deviates according to each
+//! [`Rule`], and reports violations of NCCL's contract.
 #![allow(unsafe_code)]
 
 mod arguments;
@@ -42,7 +42,7 @@ impl fmt::Debug for FakeNccl {
 }
 
 impl FakeNccl {
-    /// Creates a fake of the header's release with all functions, and directs this thread's calls to it.
+    /// Creates a fake of the header's version with all functions, and directs this thread's calls to it.
     #[expect(clippy::new_without_default, reason = "it is more than a value: it directs calls")]
     pub fn new() -> Self {
         let fake = Self(Arc::new(Mutex::new(State::new())));
@@ -51,8 +51,8 @@ impl FakeNccl {
         fake
     }
 
-    /// Creates a fake that has the version and the functions of a release.
-    pub fn of_release(version: Version) -> Self {
+    /// Creates a fake with this version and its functions.
+    pub fn of_version(version: Version) -> Self {
         let fake = Self::new();
         fake.set_version(version.code().cast_signed());
         fake.remove_functions(|name| sys::since(name).unwrap_or_default() > version.code());
@@ -148,7 +148,7 @@ impl FakeNccl {
         self.state().error_text = text;
     }
 
-    /// Makes a failed initialisation leave a group open, as 2.23.4 to 2.32.3 do.
+    /// Makes a failed initialization leave a group open, as 2.23.4 to 2.32.3 do.
     pub fn leave_group_open_on_failed_init(&self) {
         self.state().leaves_group_open = true;
     }
@@ -179,7 +179,7 @@ impl FakeNccl {
         self.state().registers = registers;
     }
 
-    /// Captures work of a communicator into a CUDA graph, which keeps NCCL from ending the communicator.
+    /// Captures work of a communicator into a CUDA graph, which keeps NCCL from destroying the communicator.
     pub fn capture(&self, raw: sys::ncclComm_t) {
         self.state().capture(raw);
     }
@@ -189,17 +189,17 @@ impl FakeNccl {
         self.state().destroy_graphs();
     }
 
-    /// Returns the number of communicators that have not ended.
+    /// Returns the number of communicators that have not been destroyed.
     pub fn live_communicators(&self) -> usize {
         self.state().live_communicators()
     }
 
-    /// Makes the end of a communicator wait until another one is aborted, whose work keeps the device busy.
+    /// Makes the teardown of a communicator wait until another one is aborted, whose work keeps the device busy.
     pub fn block_end(&self, raw: sys::ncclComm_t, until_aborted: sys::ncclComm_t) {
         self.state().block_end(raw, until_aborted);
     }
 
-    /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not miss their ends.
+    /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not report them.
     pub fn forget_operators(&self) {
         self.state().operators.clear();
     }
@@ -231,17 +231,17 @@ impl FakeNccl {
         std::mem::take(&mut self.state().started)
     }
 
-    /// Returns the caller's mistakes: use of an ended object, or a group left open.
+    /// Returns the caller's mistakes: use of a destroyed object, or a group left open.
     pub fn violations(&self) -> Vec<String> {
         self.state().all_violations()
     }
 
-    /// Returns the communicators and operators that have not ended.
+    /// Returns the communicators and operators that have not been destroyed.
     pub fn leaks(&self) -> Vec<String> {
         self.state().leaks()
     }
 
-    /// Asserts that there are no violations, and that every communicator and every operator has ended.
+    /// Asserts that there are no violations, and that every communicator and every operator has been destroyed.
     pub fn assert_clean(&self, context: &str) {
         let state = self.state();
         let mut problems = state.all_violations();

@@ -1,4 +1,4 @@
-//! NCCL's part: communicators, groups, operators and memory, as far as a caller can see them.
+//! The model of NCCL: communicators, groups, operators and memory, as far as a caller can see them.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap};
@@ -62,8 +62,8 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Operations that were started: immediately, or by the end of a group.
     pub(super) started: Vec<String>,
-    /// Messages that a simulation has left in the queue of their communicator.
-    left_by_simulation: Vec<String>,
+    /// Sends and receives that a simulation keeps in the queue of their communicator.
+    queued_by_simulation: Vec<String>,
     violations: Vec<String>,
 
     pub(super) async_states: AsyncStates,
@@ -76,7 +76,7 @@ pub(super) struct State {
     comms: Vec<Comm>,
     pub(super) size: c_int,
     pub(super) rank: c_int,
-    /// The communicators of each in-process clique that have not ended.
+    /// The number of live communicators of each in-process clique.
     cliques: Vec<usize>,
     groups: HashMap<ThreadId, Group>,
     pub(super) leaves_group_open: bool,
@@ -112,7 +112,7 @@ struct Group {
     comms: Vec<usize>,
     /// The places for the windows that the group registers.
     windows: Vec<*mut ncclWindow_t>,
-    /// The communicators that the group ends.
+    /// The communicators that the group destroys.
     ends: Vec<ncclComm_t>,
 }
 
@@ -126,7 +126,7 @@ struct Comm {
     is_incomplete: bool,
     ends: u32,
     clique: usize,
-    /// Set while there is a graph with its work.
+    /// Set while a graph contains its work.
     has_graph: bool,
     /// The communicator whose work keeps the device busy.
     blocked_by: Option<ncclComm_t>,
@@ -184,7 +184,7 @@ impl State {
         self.comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
     }
 
-    /// Returns whether a call that ends communicators has to wait.
+    /// Returns whether a call that destroys communicators has to wait.
     pub(super) fn waits(&mut self, function: &str, raw: Option<ncclComm_t>) -> bool {
         let Group { depth, ends, .. } = self.group();
         let ends = match (function, *depth, raw) {
@@ -202,7 +202,7 @@ impl State {
         })
     }
 
-    /// Returns what has not ended.
+    /// Returns the live objects.
     pub(super) fn leaks(&self) -> Vec<String> {
         let alive = self.comms.iter().enumerate().filter(|(_, comm)| comm.is_alive && !comm.is_incomplete);
         let comms = alive.map(|(number, _)| format!("comm{number} is never ended"));
@@ -219,7 +219,7 @@ impl State {
             self.violations.push(format!("{function} of a communicator that is in another call"));
         }
         if is_renamed {
-            self.violations.push(format!("{function} of a communicator whose name is gone"));
+            self.violations.push(format!("{function} of a communicator whose name is freed"));
         }
     }
 
@@ -248,7 +248,7 @@ impl State {
         None
     }
 
-    /// Creates a communicator that has its clique for itself.
+    /// Creates a communicator in a new clique.
     fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
         self.cliques.push(0);
         self.create_in(self.cliques.len() - 1, name)
@@ -270,10 +270,10 @@ impl State {
         }
     }
 
-    /// Ends a communicator. NCCL reclaims all of a clique when the last one ends.
+    /// Destroys a communicator. NCCL reclaims a whole clique with its last communicator.
     fn end(&mut self, raw: ncclComm_t) {
         if self.has_host_memory {
-            // Its call ends, and may have made a child before it looked.
+            // Its call ends, and may have created a child before.
             self.complete_children();
         }
         let Some(comm) = self.comm(raw) else { return };
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Ends the communicator of a call, as NCCL does.
+    /// Destroys the communicator of a call, as NCCL does.
     fn end_by(&mut self, function: &str, raw: ncclComm_t, (code, state): (u32, u32)) -> u32 {
         if function == "ncclCommDestroy" && state != SUCCESS {
             // It returns inside its own group, and has freed nothing.
@@ -332,7 +332,7 @@ impl State {
             ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
             ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) if self.group().depth == 0 => return INVALID_USAGE,
             ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) => code = self.end_group(function, code),
-            // These end their object whatever they return.
+            // These destroy their object with any result code.
             ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
                 code = self.end_by(function, raw, (code, state));
             }
@@ -363,7 +363,7 @@ impl State {
         code
     }
 
-    /// Records a failure that is not of a group's own functions.
+    /// Records a failure of a function other than the group functions.
     fn fail(&mut self, function: &str, code: u32) {
         let group = self.group();
         if group.depth > 0 {
@@ -463,7 +463,7 @@ impl State {
         }
     }
 
-    /// Closes a group, and returns its code: that of the first member that failed, if any has.
+    /// Closes a group, and returns its code: the code of the first failed member, if any.
     fn end_group(&mut self, function: &str, mut code: u32) -> u32 {
         let group = self.group();
         group.depth -= 1;
@@ -485,14 +485,14 @@ impl State {
             comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
         } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
             // Of nonblocking communicators, a simulation starts everything.
-            self.started.append(&mut self.left_by_simulation);
+            self.started.append(&mut self.queued_by_simulation);
             self.started.extend(queued);
             ends.into_iter().for_each(|raw| self.end(raw));
         } else {
             // As `ncclKernelPlanner::peers` does, which is not cleared.
             const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
             let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
-            self.left_by_simulation.extend(queued.into_iter().filter(is_left));
+            self.queued_by_simulation.extend(queued.into_iter().filter(is_left));
         }
         code
     }
@@ -501,7 +501,7 @@ impl State {
         ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
     }
 
-    /// Writes the handles that NCCL may write later: those of children, and of windows in a group.
+    /// Writes the handles that NCCL may write later: handles of children, and of windows in a group.
     fn write_handles_as_nccl(&mut self, function: &str, arguments: &[Argument], code: u32) {
         for argument in arguments {
             match *argument {
@@ -531,7 +531,7 @@ impl State {
             _ => None,
         });
         let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
-        // Whatever the call returns: even after a success, the child may not be there yet (seen on GPUs).
+        // For any result code: even after a success, the child may not exist yet (seen on GPUs).
         let is_pending =
             CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
         let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
@@ -723,17 +723,17 @@ impl State {
             }
             // SAFETY: the caller keeps the slot until NCCL is done, which is what is tested.
             if unsafe { slot.read_volatile() } != raw {
-                self.violations.push(format!("the place of {} is gone", comm_name(raw)));
+                self.violations.push(format!("the place of {} is freed", comm_name(raw)));
             }
         }
     }
 
     fn parameter_text(&self, arguments: &[Argument]) -> *const c_char {
-        let asks_for_memory_space = arguments.iter().any(|argument| match argument {
+        let is_memory_space = arguments.iter().any(|argument| match argument {
             Argument::Text(key) => string(*key) == "\"LIBNCCL_MEMORY_SPACE\"",
             _ => false,
         });
-        if asks_for_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
+        if is_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
     }
 
     pub(super) fn next_error_text(&mut self) -> *const c_char {

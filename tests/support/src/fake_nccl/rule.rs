@@ -5,7 +5,7 @@
 pub enum Output {
     /// A correct value, handle or string, immediately.
     Correct,
-    /// Nothing: what was there stays.
+    /// Nothing: the place keeps its value.
     Nothing,
     /// Null handles, null strings, the number 0.
     Zeros,
@@ -45,7 +45,7 @@ impl ErrorText {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AsyncStates {
     pub(super) first: std::collections::VecDeque<u32>,
-    /// Reported in turn, for ever, when `first` is used up.
+    /// Reported in turn, forever, once `first` is used up.
     repeated: Vec<u32>,
     turn: usize,
 }

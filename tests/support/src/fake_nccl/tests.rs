@@ -1,4 +1,4 @@
-//! What the callers of the fake rely on.
+//! The checks of the fake that its callers rely on.
 
 use libnccl::{Communicator, Nccl};
 

@@ -1,4 +1,4 @@
-//! Endings: every way to end a communicator, after any history, in any order.
+//! Teardown: every way to destroy or abort a communicator, after any history, in any order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -12,7 +12,7 @@ use libnccl_test_support::fake_nccl::{FakeNccl, SUCCESS};
 use crate::faults::CODES;
 use crate::fixture::{Fixture, id, recv, stream, work};
 
-/// A way to end a communicator, whether it succeeds or not.
+/// A way to tear down a communicator, whether it succeeds or not.
 type Ending = (&'static str, fn(Communicator));
 
 const ENDINGS: &[Ending] = &[
@@ -37,7 +37,7 @@ const ENDINGS: &[Ending] = &[
     }),
 ];
 
-/// Something that may have happened to a communicator before its end.
+/// Something that may have happened to a communicator before its teardown.
 type History = (&'static str, fn(&Fixture, &Communicator));
 
 const HISTORIES: &[History] = &[
@@ -109,7 +109,7 @@ fn every_teardown_with_any_result_code_destroys_handles_once() {
     }
 }
 
-/// Ends a parent, its child and its grandchild in every order, and in every way.
+/// Tears down a parent, its child and its grandchild in every order and in every way.
 #[test]
 fn parent_and_children_are_destroyed_once_in_any_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -132,7 +132,7 @@ fn parent_and_children_are_destroyed_once_in_any_order() {
     }
 }
 
-/// A communicator that reports an impossible size or rank is ended, together with its siblings.
+/// A communicator that reports an impossible size or rank is destroyed with its siblings.
 #[test]
 fn invalid_size_or_rank_from_nccl_destroys_communicator() {
     for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
@@ -242,11 +242,11 @@ fn communicator_of_failed_group_is_not_destroyed() {
     }
 }
 
-/// The longest that an end may take, as documented, and some time for a slow machine.
+/// The documented limit of a teardown, and some time for a slow machine.
 const LIMIT: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(20);
 
-/// NCCL ends no communicator while there is a CUDA graph with its work.
+/// NCCL destroys no communicator while a CUDA graph contains its work.
 #[test]
 fn teardown_while_graph_exists_returns_within_limit() {
     fn assert_late(result: &Result<()>, call: &str) {
@@ -278,7 +278,7 @@ fn teardown_while_graph_exists_returns_within_limit() {
                 let start = Instant::now();
                 end(&fixture, comm);
                 assert!((LIMIT..SLOW).contains(&start.elapsed()), "{name}: {:?}", start.elapsed());
-                // It ends in the background, once the graph is gone.
+                // It is destroyed in the background, after the graph.
                 fixture.fake.destroy_graphs();
                 while fixture.fake.live_communicators() > 1 {
                     assert!(start.elapsed() < SLOW + SLOW, "{name}");
@@ -290,7 +290,7 @@ fn teardown_while_graph_exists_returns_within_limit() {
     });
 }
 
-/// The work of each keeps the device busy, so that the other cannot end before both are aborted.
+/// The work of each keeps the device busy, so that the other cannot be destroyed before both are aborted.
 #[test]
 fn abort_all_ends_communicators_that_wait_for_each_other() {
     let fixture = Fixture::new();
