@@ -2,7 +2,7 @@
 //!
 //! - `restart`: all abort their communicators, and join with a new id and a new process. Any NCCL.
 //! - `replace`: the survivors shrink the communicator, and grow it by a new process. Needs NCCL 2.29.2.
-//! - `revoke`: a rank that has to leave revokes the communicator, which ends the operations of the others. They shrink it.
+//! - `revoke`: a rank that must exit revokes the communicator, which ends the operations of the others. They shrink it.
 //!   Needs NCCL 2.28.7.
 //!
 //! ```console
@@ -71,7 +71,7 @@ impl Process {
         Self { machine: Machine::new(ranks), ranks, number, config: Config::new().timeout(TIMEOUT) }
     }
 
-    /// Adds up a number of each rank in each step, with the ranks that there are.
+    /// Adds up a number of each rank in each step, with the current ranks.
     fn run(&self, recipe: Recipe, is_new: bool) -> Result {
         let mut rank = match (recipe, is_new) {
             (Recipe::Replace, true) => self.join_survivors()?,
@@ -82,7 +82,7 @@ impl Process {
         let mut step = if is_new { agree(&rank, &mut buffer, 0)? } else { 0 };
         while step < STEPS {
             if step == LAST_OF_ALL && !is_new && self.number == self.ranks - 1 {
-                // The launcher kills the process here, or makes it leave.
+                // The launcher kills the process here, or makes it exit.
                 self.line_of_launcher()?;
                 return Ok(rank.comm.revoke()?);
             }

@@ -262,7 +262,7 @@ impl Programs {
     }
 }
 
-/// Runs a command, and returns what it prints if it succeeds.
+/// Runs a command, and returns its output if it succeeds.
 fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name} does not run: {error}"))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{checkout, generated};
 
-/// A copy of the committed bindings and of what they were generated from.
+/// A copy of the committed bindings and their sources.
 fn bindings_in(root: &Path) -> Vec<(&'static str, String)> {
     for input in ["wrapper.h", "vendor-headers", "src"] {
         std::os::unix::fs::symlink(checkout().join(input), root.join(input)).unwrap();

@@ -465,7 +465,7 @@ fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
         let objects = Objects::new(&fake, &nccl, &comm);
         let raw = comm.into_raw();
         drop(objects);
-        // SAFETY: given up just before.
+        // SAFETY: taken from `into_raw` just before.
         let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
         let objects = Objects::new(&fake, &nccl, &comm);
         let finalized = comm.finalize().unwrap();

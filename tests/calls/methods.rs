@@ -404,7 +404,7 @@ fn lifecycles() -> Vec<Case> {
         })
         .ignoring(&["ncclCommAbort"]),
         Case::new("into_raw and from_raw", &with_queries("", [1])[1..], |f| {
-            // SAFETY: given up just before.
+            // SAFETY: taken from `into_raw` just before.
             unsafe { Communicator::from_raw(&f.nccl, f.spare().into_raw()) }
         }),
     ]

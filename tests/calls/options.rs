@@ -126,7 +126,7 @@ fn option_of_a_collective_sets_exactly_its_field_since_its_version() {
         let expected = WORK.replace('(', "Config(").replace(')', &format!(", {{{fields}}})"));
         assert_eq!(all_reduce(&config, Version::HEADER).unwrap(), expected);
         if since == "2.31.2" {
-            // The size and the version of the struct are the header's for every library.
+            // The size and the version of the struct are the header's with any library.
             assert_eq!(all_reduce(&config, first).unwrap(), expected);
         }
         assert_since(since, |version| all_reduce(&config, version));

@@ -155,7 +155,7 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
     fake.take_log();
     // Reuses the name's memory if it was freed.
     let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
-    // SAFETY: given up just before.
+    // SAFETY: taken from `into_raw` just before.
     let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
     assert_eq!(comm.as_raw(), raw);
     comm.abort_handle().abort().unwrap();

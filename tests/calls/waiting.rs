@@ -134,7 +134,7 @@ fn timeout_has_no_text_of_another_communicator() {
     }
 }
 
-/// NCCL may write to the slot at any time, even after all callers have given up.
+/// NCCL may write to the slot at any time, even after all callers have timed out.
 #[test]
 fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();

@@ -57,7 +57,7 @@ impl Drop for Table<'_> {
     }
 }
 
-/// Leaves the groups in which NCCL leaves a thread after a failed call; starts nothing.
+/// Closes the groups that NCCL leaves open on a thread after a failed call; starts nothing.
 fn leave_groups(rank: &Rank) {
     for _ in 0..16 {
         let none = ptr::null_mut();
@@ -359,7 +359,7 @@ fn options_of_old_versions(rank: &Rank) {
     {
         let mut old = config(|config| (config.size, config.version) = (size, version));
         let start: *mut u8 = (&raw mut old).cast();
-        // SAFETY: what a program of that version leaves behind its config, in bounds of this one.
+        // SAFETY: bytes that a program of that version leaves after its config, in bounds of this one.
         unsafe { ptr::write_bytes(start.add(size), 0x5a, size_of::<ncclConfig_t>() - size) };
         table.row(format!("size {size} of {version}"), init_with(rank, &mut old), OK);
     }
@@ -772,7 +772,7 @@ fn one_sided(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// NCCL reads what a handle points to.
+/// NCCL dereferences handles.
 fn foreign_handles(rank: &Rank) {
     if !rank.implementation.is_cpu_backend() {
         rank.skip("NCCL reads what the handle points to");

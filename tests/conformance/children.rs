@@ -1,4 +1,4 @@
-//! Communicators made from others, and calls that change a communicator: split, shrink, grow, revoke and suspend.
+//! Communicators created from others, and calls that change a communicator: split, shrink, grow, revoke and suspend.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -56,7 +56,7 @@ fn split_orders_ranks_by_color_and_key(rank: &Rank) {
     }
 }
 
-/// Colors may be any number: programs pass hashes, half of which are negative. Only `NCCL_SPLIT_NOCOLOR` makes no child.
+/// Colors may be any number: programs pass hashes, half of which are negative. Only `NCCL_SPLIT_NOCOLOR` creates no child.
 fn split_of_hashed_colors(rank: &Rank) {
     let comm = rank.join("communicator");
     let colors = [NCCL_SPLIT_NOCOLOR, c_int::MAX, c_int::MIN, -2];

@@ -1,6 +1,6 @@
 //! Every collective, and sends and receives, with every element type and reduction, compared with a reference bit by bit.
 //!
-//! The number of a call determines all that a rank does, so each rank computes what the others send. With
+//! The number of a call determines all data, so each rank can compute the data of the others. With
 //! `LIBNCCL_TEST_EXHAUSTIVE=1`, the CPU backend makes each call with every count (`.ci/long`).
 
 use std::ffi::{c_int, c_void};
@@ -156,7 +156,7 @@ impl<'a> Comparison<'a> {
         (0..self.rank.size).map(|rank| data.nearest(scalar(rank))).collect()
     }
 
-    /// Makes a call, and returns what is wrong in the buffers.
+    /// Makes a call, and returns the mismatches in the buffers.
     fn run(&self, call: Call) -> Option<String> {
         let Call { operation, data, count, number, .. } = call;
         let (size, root) = (self.rank.size, number % self.rank.size);
@@ -166,7 +166,7 @@ impl<'a> Comparison<'a> {
         let bytes = |has_blocks| data.size * if has_blocks { size * count } else { count };
         let (input, output) = (bytes(operation.sends_blocks()), bytes(operation.receives_blocks()));
         let own = self.rank.number * count * data.size;
-        // Each rank has its own mixture of memory. What is not aligned to more than its size has to work, too.
+        // Each rank has its own mixture of memory. Memory that is only aligned to its element size must work, too.
         let mixture = number / 2 + self.rank.number;
         let offset = GUARD + number % 8 * data.size;
         let [from, to] = [&self.memory[mixture % 2][0], &self.memory[mixture / 2 % 2][1]];

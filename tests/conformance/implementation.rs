@@ -68,7 +68,7 @@ impl Implementation {
         }
     }
 
-    /// Returns what the implementation lacks for a number of ranks.
+    /// Returns the reason why the implementation cannot run a number of ranks.
     pub(crate) fn lacks(self, ranks: usize) -> Option<&'static str> {
         /// The first version with an option that lets two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);

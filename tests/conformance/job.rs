@@ -62,7 +62,7 @@ fn start(
     command.spawn()
 }
 
-/// Waits until all processes have ended: by themselves, because one failed, or because the time is over. Returns what is wrong.
+/// Waits until all processes have ended: by themselves, because one failed, or at the time limit. Returns the problem, if any.
 fn wait(children: &mut [Child], limit: Duration) -> io::Result<Vec<Option<String>>> {
     const GRACE: Duration = Duration::from_secs(5);
     let (mut deadline, mut killed) = (Instant::now() + limit, vec![false; children.len()]);

@@ -38,7 +38,7 @@ fn nonblocking_communicator_works(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// A rank goes on while its first call waits for the other rank.
+/// A rank continues while its first call waits for the other rank.
 fn operations_called_while_one_is_in_progress_run_in_order(rank: &Rank) {
     let (comm, buffer) =
         (rank.join_nonblocking("communicator"), rank.upload(&[1, 10][rank.number..][..1].repeat(MANY)));

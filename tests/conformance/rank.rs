@@ -45,7 +45,7 @@ macro_rules! call {
     }};
 }
 
-/// Calls a function that has to succeed, or to have begun. The case is skipped if NCCL reports that it is not supported here.
+/// Calls a function that must succeed or be in progress. The case is skipped if NCCL reports that it is not supported here.
 macro_rules! check {
     ($rank:expr, $name:ident($($argument:expr),* $(,)?)) => {
         $rank.expect_success(stringify!($name), call!($rank, $name($($argument),*)))

@@ -1,4 +1,4 @@
-//! A slow and simple reference of NCCL's arithmetic, which the CPU backend has to match to the bit.
+//! A slow and simple reference of NCCL's arithmetic, which the CPU backend must match bit by bit.
 //!
 //! Elements are bits. It computes integers in 128 bits, and floats of fewer than 32 bits in f64, rounded by counting units in the
 //! last place. Only the bits of a NaN are unspecified.
@@ -116,7 +116,7 @@ impl Format {
         if value.is_infinite() {
             return overflow;
         }
-        // f64's exponent: what is subnormal there is far below any of these formats.
+        // f64's exponent: its subnormal numbers are far below any of these formats.
         let exponent = Ord::max((value.abs().to_bits() >> 52) as i32 - 1023, self.smallest_exponent());
         let unit = f64::from_bits(((exponent - self.mantissa + 1023) as u64) << 52);
         let units = (value.abs() / unit).round_ties_even();

@@ -146,7 +146,7 @@ impl<C: CudaCrate> Rank<C> {
         }
     }
 
-    /// Returns elements of one more than the rank.
+    /// Returns elements with the value rank + 1.
     pub(crate) fn values(&self, length: usize) -> Vec<f32> {
         vec![(self.comm.rank() + 1) as f32; length]
     }

@@ -237,8 +237,8 @@ fn captured_operation_refuses_slices_and_takes_nccl_memory() {
 // The cases above rely on this: without the guards, the same accesses are reported. Uses separate devices, whose contexts
 // return an error from then on.
 fn views_without_guards_are_a_race() {
-    // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would
-    // discard the other rank's operation before it runs.
+    // Without the barrier, a rank that has synchronized would order the other rank's later work, and a rank that ends would abort
+    // its communicator, which discards the other rank's operation before it runs.
     let both = Barrier::new(2);
     run_unchecked::<Cudarc>(6, |rank| {
         let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();

@@ -1,6 +1,6 @@
 /* A shared object with the interface of RCCL 2.21.5 (AMD's 6.3); `rccl_library.rs` adds the functions that are not here.
  *
- * Communicators are numbers in memory, and an operation on a null one is a crash, as in RCCL. The id comes by value,
+ * Communicators are numbers in memory, and an operation on a null one is a crash, as in RCCL. The id is passed by value,
  * from another compiler's code, and is refused unless every byte of it has arrived. */
 #include <stdio.h>
 typedef struct { char bytes[128]; } id;

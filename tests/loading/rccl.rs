@@ -72,7 +72,7 @@ fn operations_on_two_ranks_move_the_right_data() {
     );
 }
 
-/// A call that needs something RCCL lacks, and the name of what it lacks.
+/// A call that RCCL cannot make, and the name of the missing function or field.
 type Lack = (&'static str, fn(&Nccl, &Communicator) -> Result<()>);
 
 const LACKS: [Lack; 3] = [

@@ -68,7 +68,7 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     bad
 }
 
-/// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns what it printed.
+/// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns its output.
 fn load_with(environment: &[(&str, &Path)]) -> String {
     load_in(Path::new("."), environment)
 }
@@ -350,7 +350,7 @@ fn open_with_a_global_library_in_child_process() {
     }
 }
 
-/// Opens a library in a process in which another one is global; returns what the process printed.
+/// Opens a library in a process in which another one is global; returns the process's output.
 fn open_with_global(global: &Path, opened: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "search::open_with_a_global_library_in_child_process", "--nocapture"])

@@ -45,7 +45,7 @@ struct Objects {
     windows: Vec<Window<f32>>,
 }
 
-/// An error for a rank that stops by itself.
+/// The error of a rank that stops on purpose.
 fn stopped() -> Error {
     LoadError::NoBackend.into()
 }
@@ -334,7 +334,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         }
     }
 
-    /// Runs the program of a child; ranks without one go on with the program where the others do.
+    /// Runs the program of a child. Ranks without a child continue at the same point of the program as the others.
     fn live_in_child(&mut self, child: Option<Communicator>, depth: usize) -> Result<()> {
         let program = Random(self.program.next());
         let program = std::mem::replace(&mut self.program, program);
@@ -369,7 +369,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         // SAFETY: live, and used by nothing else as long as it is borrowed.
         let used = unsafe { Communicator::borrow_raw(nccl, owner.as_raw(), exchange) };
         if used.is_err() {
-            // Until the late ranks have written what they send.
+            // Until the late ranks have written their data.
             thread::sleep(SHORT_TIMEOUT * 4);
         }
         used
@@ -442,7 +442,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         Ok(())
     }
 
-    /// Creates a communicator, whose other rank never joins, in one group with an operation. It has to return, with any error.
+    /// Creates a communicator, whose other rank never joins, in one group with an operation. The call must return, with any error.
     fn create_in_group_with_operation(&self) -> Result<()> {
         let config = Config::new().timeout(TIMEOUT);
         let (own, missing) = (self.nccl.unique_id()?, self.nccl.unique_id()?);
@@ -456,7 +456,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         Ok(())
     }
 
-    /// Passes a buffer that refuses, alone or in a group, and goes on.
+    /// Passes a buffer that refuses, alone or in a group, and continues.
     fn refuse(&mut self, refusal: Refusal, numbers: &mut Random, comm: &Communicator) -> Result<()> {
         let (is_grouped, is_first) = (numbers.coin(), numbers.below(4) > 0);
         let (mut sums, mut first) = (self.vault.buffer([0.0; 4]), self.vault.buffer([0.0; 4]));

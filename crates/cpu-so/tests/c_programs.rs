@@ -29,7 +29,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
 }
 
-/// Runs a tool to its end and returns what it printed.
+/// Runs a tool to completion and returns its output.
 fn run_tool(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
     let (printed, errors) =

@@ -21,7 +21,7 @@ fn libraries() -> TempDir {
     directory
 }
 
-/// Compiles a program, or a library if the options say so, against the header of the examples.
+/// Compiles a program, or a library with the right options, against the header of the examples.
 fn compile(directory: &Path, source: &Path, name: &str, options: &[&str]) {
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-I"]).arg(format!("{SOURCES}/include"));

@@ -47,7 +47,7 @@ fn send_recv_passes_messages_around_a_ring(nccl: &Nccl) {
 
 const ROOT: usize = 2;
 
-/// Returns what rank `rank` sends to rank `peer`, and the reverse.
+/// Returns the counts that rank `rank` sends to rank `peer`, and the reverse.
 fn pair_counts(counts: &[usize; 4], rank: usize) -> ([usize; 4], [usize; 4]) {
     let count = |from: usize, to: usize| counts[(from + to) % 4] * usize::from(from != 1);
     let peers = [0, 1, 2, 3];

@@ -12,7 +12,7 @@
 
 #define PER_THREAD ((void *)2)
 
-/* A call has to return this code. */
+/* Requires a call to return this code. */
 #define EXPECT(code, call)                                                                  \
     do {                                                                                    \
         int returned_ = (int)(call);                                                        \

@@ -199,7 +199,7 @@ fn nonblocking_config() -> ncclConfig_t {
     config
 }
 
-/// An abort ends an operation whose peer never calls, and the stream goes on.
+/// An abort ends an operation whose peer never calls, and the stream continues.
 fn abort() {
     let aborted = Barrier::new(2);
     run_ranks(2, |rank| {
@@ -268,7 +268,7 @@ fn two_streams() {
     });
 }
 
-/// A group on two streams runs after both, and both go on after it.
+/// A group on two streams runs after both, and both continue after it.
 fn group_on_two_streams() {
     run_ranks(2, |rank| {
         let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
@@ -387,7 +387,7 @@ fn begin_capture(stream: &CudaStream) {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
 }
 
-/// Captures what is given to a stream of a rank, whose uses of memory the program orders itself.
+/// Captures work on a stream of a rank. The program orders the uses of memory itself.
 fn capture(stream: &Arc<CudaStream>, work: impl FnOnce()) -> CudaGraph {
     begin_capture(stream);
     work();
@@ -442,7 +442,7 @@ fn end_before_graph() {
     });
 }
 
-/// A group on two streams of which one is captured is refused, and the communicator goes on.
+/// A group on two streams is refused if only one is captured, and the communicator remains usable.
 fn captured_in_part() {
     run_ranks(2, |rank| {
         // SAFETY: the host waits before another stream uses a buffer.

@@ -184,7 +184,7 @@ fn hold(rank: &Rank) -> Sender<()> {
     }
     let (release, released) = mpsc::channel();
     let released = Box::into_raw(Box::new(released)).cast();
-    // SAFETY: a stream that lives; the function calls nothing of CUDA.
+    // SAFETY: a live stream; the function makes no CUDA call.
     unsafe { result::stream::launch_host_function(rank.stream.cu_stream(), wait, released) }.unwrap();
     release
 }
@@ -213,7 +213,7 @@ fn reported_alone() {
     });
 }
 
-/// Appends findings to a file, and returns a function that waits until so many operations have failed.
+/// Appends findings to a file, and returns a function that waits until a number of operations have failed.
 fn watch_findings() -> impl Fn(usize) {
     let file = std::env::temp_dir().join(format!("findings-{}", std::process::id()));
     // SAFETY: no other thread runs yet.
@@ -228,7 +228,7 @@ fn watch_findings() -> impl Fn(usize) {
     }
 }
 
-/// An operation whose peer has aborted while it was idle stays pending, and calls after it are enqueued, until the own abort.
+/// An operation whose peer has aborted while it was idle stays pending, and calls after it are enqueued, until this rank aborts.
 fn pending_until_the_own_abort() {
     let wait_for_failure = watch_findings();
     let has_aborted = Barrier::new(2);

@@ -1,4 +1,4 @@
-//! Programs for GPUs with NCCL, as users of the crate cudarc write them: `PROGRAM ARGUMENT...`. Each prints `ok` at its end.
+//! Programs for GPUs with NCCL, as users of the crate cudarc write them: `PROGRAM ARGUMENT...`. Each prints `ok` when it succeeds.
 
 mod asynchronous;
 mod collectives;

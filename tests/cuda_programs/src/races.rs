@@ -1,7 +1,7 @@
 //! Programs that lack a synchronization with one of NCCL's operations, by name: rank 0 of two makes the mistake, with
 //! the last of a number of such operations in a row.
 //!
-//! What they compute is undefined; they only have to end.
+//! Their results are undefined; they only have to terminate.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -148,7 +148,7 @@ fn two_ranks(count: usize, part: impl Fn(&Rank, &Program) + Sync) {
     });
 }
 
-/// Rank 0 does what is given; rank 1 takes part in its collectives, and has enqueued them before.
+/// Rank 0 runs the closure. Rank 1 joins its collectives, and enqueues them first.
 fn planted(count: usize, mistake: impl Fn(&Program) + Sync) {
     let enqueued = Barrier::new(2);
     two_ranks(count, |rank, program| match rank.number {

@@ -15,7 +15,7 @@ use crate::rank::check;
 const RANKS: usize = 4;
 const BUFFERS: usize = 3;
 
-/// Runs so many programs, from this number on.
+/// Runs this many programs, starting with this number.
 pub(crate) fn run(first: u64, count: u64) -> Result {
     let contexts = [0, 1, 2, 3].map(|device| CudaContext::new(device).unwrap());
     let comms: Vec<Vec<ncclComm_t>> = (2..=RANKS).map(communicators).collect();
@@ -156,7 +156,7 @@ impl Communicating<'_> {
                 let sum = reduced(&sent, u8::wrapping_add);
                 (0..ranks).map(|rank| sum[rank * part..(rank + 1) * part].to_vec()).collect()
             }
-            // Each sends to the rank so many further on.
+            // Each sends to the rank at this distance.
             _ => {
                 self.call(&parts, |program, rank, part| {
                     let (send, recv, stream) = pointers(program, part);

@@ -45,7 +45,7 @@ impl Rank {
         self.stream.alloc_zeros(length).unwrap()
     }
 
-    /// Allocates elements of one more than the rank's number.
+    /// Allocates elements with the value of the rank's number + 1.
     pub(crate) fn filled(&self, length: usize) -> CudaSlice<f32> {
         self.stream.clone_htod(&vec![(self.number + 1) as f32; length]).unwrap()
     }
@@ -102,7 +102,7 @@ pub(crate) fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
     });
 }
 
-/// Checks that all elements of a buffer are as expected, after what is on the stream.
+/// Checks that all elements of a buffer are as expected, after the work on the stream.
 pub(crate) fn assert_all(stream: &Arc<CudaStream>, from: &CudaSlice<f32>, expected: f32) {
     let mut values = vec![0.0; from.len()];
     stream.memcpy_dtoh(from, &mut values).unwrap();

@@ -73,7 +73,7 @@ fn split(rank: &Rank, color: i32, key: i32) -> Option<Rank> {
     Some(Rank { number: number as usize, comm, context, stream })
 }
 
-/// The sum of what the ranks fill their buffers with.
+/// The sum of the values in the ranks' buffers.
 fn sum(ranks: impl IntoIterator<Item = usize>) -> f32 {
     ranks.into_iter().map(|number| (number + 1) as f32).sum()
 }

@@ -100,7 +100,7 @@ fn unused_plugin_is_unloaded() {
     run_unloaded(&shared_object("nccl_plugin"), &["number"]);
 }
 
-/// Requires each moment to be printed so often, and every library to have worked then.
+/// Requires each moment to be printed this many times, and every library to have worked then.
 fn check(printed: &str, moments: &[(&str, usize)], how: &str) {
     let wrong: Vec<_> = printed.lines().filter(|line| !line.ends_with(": right")).collect();
     assert!(wrong.is_empty(), "{how}: {wrong:#?}");
@@ -111,7 +111,7 @@ fn check(printed: &str, moments: &[(&str, usize)], how: &str) {
 }
 
 /// Runs the program with each order of the first use and the registration, and each thread that exits. `at_exit` are the
-/// moments at the end of the process, `of_thread` those at the end of a thread.
+/// moments when the process exits, `of_thread` when a thread exits.
 fn check_last_calls(compiler: &[&str], name: &str, at_exit: &[&str], of_thread: &[&str]) {
     let program = compile(compiler, "last_calls.c", name, &LINKED);
     for time in ["before", "after", "never"] {

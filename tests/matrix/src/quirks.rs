@@ -35,7 +35,7 @@ fn print_code(code: sys::ncclResult_t) {
     println!("{}", code.0);
 }
 
-/// Requests two ids, of which the first fails: `NCCL_SOCKET_IFNAME` names no interface.
+/// Requests two ids. The first request fails: `NCCL_SOCKET_IFNAME` names no interface.
 fn second_id(functions: &sys::Functions) -> Option<()> {
     let get = functions.ncclGetUniqueId?;
     let mut id = sys::ncclUniqueId::default();

@@ -1,7 +1,7 @@
 /*
- * Helpers of the programs: a program ends at its first error, with a line that says where and what.
+ * Helpers of the programs: a program exits at its first error, with a line that names the place and the error.
  *
- * Host memory stands for device memory, and the default stream for all streams: on the CPU an operation has
+ * Host memory represents device memory, and the default stream all streams: on the CPU an operation has
  * completed when its call, or the group around it, has returned.
  */
 #ifndef CHECK_H

@@ -1,4 +1,4 @@
-/* A process whose main thread has exited, while another thread goes on: it is a rank like any other. */
+/* A process whose main thread has exited, while another thread continues: it remains a normal rank. */
 
 #include "processes.h"
 
@@ -29,7 +29,7 @@ static void *go_on(void *unused) {
     ncclUniqueId id;
     ncclComm_t comm = NULL;
     (void)unused;
-    /* The last that a thread gives back. */
+    /* Runs last when a thread exits. */
     while (readlink("/proc/self/ns/net", text, sizeof text) >= 0)
         nanosleep(&pause, NULL);
     CHECK(ncclGetUniqueId(&id));

@@ -1,5 +1,5 @@
 //! NCCL's environment variables that change what a call does: `NCCL_COMM_ID` (a program `commid`, whose ranks each
-//! created the id, waited for ever) and `NCCL_MULTI_RANK_GPU_ENABLE`.
+//! created the id, waited forever) and `NCCL_MULTI_RANK_GPU_ENABLE`.
 //!
 //! A process has one environment, so each test sets it for separate processes.
 
@@ -57,7 +57,7 @@ fn join_few(process: &RankProcess) {
     }
 }
 
-/// Holds the name of the address as another user, prints it, and goes on until this process is killed.
+/// Holds the name of the address as another user, prints it, and keeps it until this process is killed.
 fn squat(process: &RankProcess) {
     let name = rendezvous_name(&unique_id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();

@@ -30,7 +30,7 @@ rank_tasks! {
     "grow" => grow_by_one,
 }
 
-/// Runs two ranks with these variables, and returns what each prints.
+/// Runs two ranks with these variables, and returns the output of each.
 #[track_caller]
 fn run(task: &str, variables: &[(&str, &str)]) -> [String; 2] {
     let id = unique_id();
@@ -79,7 +79,7 @@ fn finding_is_reported_once_per_call_site_unless_ignored() {
             assert!(!printed.contains("libnccl-cpu"), "{variables:?}: {printed}");
             continue;
         }
-        // The ranks leave at about the same time, so that either finds a message, or both do.
+        // The ranks are destroyed at about the same time, so either or both find an unreceived send.
         let (more, first): (Vec<&str>, Vec<&str>) =
             lines.into_iter().partition(|line| line.contains(" more like this: in "));
         let more = more.iter().map(|line| line.split(' ').nth(1).unwrap().parse::<usize>().unwrap());
@@ -220,7 +220,7 @@ fn free_of_registered_memory_is_a_finding_and_refused_in_strict_mode() {
     assert_eq!(found(&ignored).concat(), [""; 0]);
 }
 
-/// Returns a line about a leak, without what names the communicator, which has to be rank 0 of 2.
+/// Returns a line about a leak, without the communicator's name, which must be rank 0 of 2.
 fn line_of_leak(line: &str) -> Option<String> {
     let text = line.strip_prefix("libnccl-cpu: ").filter(|_| line.contains("leaked-"))?;
     let Some((start, rest)) = text.split_once("comm 0x") else { return Some(text.to_owned()) };
@@ -314,7 +314,7 @@ fn finding_has_a_stack_trace_if_enabled() {
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
 }
 
-/// Rank 0 makes one short broadcast more, of which it is the root.
+/// Rank 0 makes one more short broadcast, as its root.
 fn extra_call(process: &RankProcess) {
     let comm = process.join();
     sum(comm);
@@ -335,7 +335,7 @@ fn extra_call_is_a_finding_and_fails_destroy_if_failures_are_errors() {
             printed.contains(" last; comm ") && printed.contains("[missing-call]"),
             "{failures}: {printed}"
         );
-        // The rank that leaves last, or both if they leave at the same time.
+        // The rank that is destroyed last, or both if at the same time.
         assert_eq!(printed.contains("destroyed: error"), is_error, "{failures}: {printed}");
     }
 }

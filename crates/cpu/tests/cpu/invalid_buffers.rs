@@ -32,7 +32,7 @@ const LONG: usize = 4 << 20;
 
 const SYMMETRIC: i32 = NCCL_WIN_COLL_SYMMETRIC as i32;
 
-/// Maps memory far from what the kernel chooses by itself, so that nothing else is mapped there once it is unmapped.
+/// Maps memory far from addresses that the kernel chooses, so that nothing else is mapped there once it is unmapped.
 fn map(length: usize, protection: libc::c_int) -> *mut u8 {
     static NEXT: AtomicUsize = AtomicUsize::new(1 << 36);
     let hint = ptr::without_provenance_mut(NEXT.fetch_add(1 << 30, Relaxed));
@@ -113,7 +113,7 @@ fn use_buffer(process: &RankProcess) {
     let buffer = wrong_buffer(if rank == 1 { kind } else { "good" }, length);
     let mut code = call(function, rank, buffer, length, comm);
     if rank == 0 && code == OK {
-        // It may be over without the other rank, but the next call is not.
+        // It may complete without the other rank, but the next call does not.
         code = call("sum_to", rank, buffer, 8, comm);
     }
     println!("{code:?}: {}", last_error());
@@ -129,7 +129,7 @@ fn use_buffer_in_one_process(process: &RankProcess) {
     });
 }
 
-/// Waits until a process has ended, which may be by a fault, and returns its status and what it printed.
+/// Waits until a process has exited or died of a fault, and returns its status and output.
 fn end(child: Child) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -190,7 +190,7 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
     for (function, kind, length, buffer) in PROGRAMS {
         let outcomes = run(&format!("use_buffer {function} {kind} {length}"), TWO, &[]);
         let [(status, other), (signal, printed)] = &outcomes[..] else { panic!() };
-        // Another process that reads the buffer may be first, and then no signal comes.
+        // Another process that reads the buffer may be first; then there is no signal.
         let is_read = other.contains(" of rank 1 is invalid from byte ")
             || other.contains("of rank 1 cannot be written");
         if !(is_read && signal.is_none()) {

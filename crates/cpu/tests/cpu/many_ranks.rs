@@ -76,8 +76,8 @@ fn sum_and_split_as_threads(process: &RankProcess) {
 }
 
 /// The program `idlep13`: waits seconds for the last rank, and prints how often that wakes up and how much CPU time it
-/// takes. The sleeps are what is checked closely, some 10 a second: a sleep takes some 0.1 ms of CPU time here, and thrice
-/// that on a busy machine.
+/// takes. The number of sleeps, about 10 per second, has the tighter limit: a sleep takes about 0.1 ms of CPU time here, and three
+/// times as much on a busy machine.
 fn wait_for_late_rank(process: &RankProcess) {
     let Comm(comm) = process.join();
     assert_sum(comm, process.ranks);

@@ -15,7 +15,7 @@ use crate::common::{
 };
 use libnccl::sys::ncclResult_t;
 
-/// Elements of the longest send that does not wait, and the number of those that fit.
+/// Elements of the longest send that does not wait, and the number of such sends that fit.
 const MAX: usize = (64 << 10) / 4;
 const MESSAGES: usize = 4;
 
@@ -51,7 +51,7 @@ fn in_group(calls: impl FnOnce()) -> ncclResult_t {
     nccl!(ncclGroupEnd())
 }
 
-/// Runs `task` in a process that has both ranks of a communicator, and returns what it prints.
+/// Runs `task` in a process that has both ranks of a communicator, and returns its output.
 fn run(task: &str, environment: &[(&str, &str)]) -> String {
     let mut command = processes::command(task, &unique_id(), 2, &[0, 1]);
     finish(command.envs(environment.iter().copied()).spawn().unwrap())
@@ -109,7 +109,7 @@ fn empty_collective_in_group_keeps_its_order() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Threads, 2);
     on_threads(2, |rank| {
-        // The buffer has to live until the group ends.
+        // The buffer must live until the group ends.
         let (mut buffer, Comm(comm)) = (vec![1.0_f32; 1000], comms[rank]);
         let place = buffer.as_mut_ptr().cast();
         let both = || {

@@ -29,7 +29,7 @@ const COLLECTIVES: [(&str, Call, [usize; 2], isize); 8] = [
     ("ncclScatter", |s, r, n, c| nccl!(ncclScatter(s, r, n, I32, ROOT, c, STREAM)), [2, 1], -1),
 ];
 
-/// Calls a collective on buffers that begin so many elements into `memory`.
+/// Calls a collective on buffers at these element offsets in `memory`.
 fn call_at(
     call: Call,
     memory: &mut [i32],
@@ -117,7 +117,7 @@ fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
         }
     }
     comms.into_iter().for_each(Comm::destroy);
-    // With one rank, everything is the own block.
+    // With one rank, the whole buffer is the rank's own block.
     let (single, mut memory) = (init(Mode::Group, 1)[0], [7; 3]);
     assert_eq!((call_at(COLLECTIVES[5].1, &mut memory, [0, 0], 3, single), memory), (OK, [7; 3]));
     single.destroy();

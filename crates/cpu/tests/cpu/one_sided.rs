@@ -1,4 +1,4 @@
-//! Windows, puts and signals: what the CPU backend checks, and peers that leave.
+//! Windows, puts and signals: checks of the CPU backend, and peers that exit.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

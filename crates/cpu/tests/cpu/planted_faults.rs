@@ -19,7 +19,7 @@ const DELAY: Duration = Duration::from_millis(800);
 /// Lengths that are sent with the call, and by other transports.
 const LENGTHS: [usize; 3] = [1, 3000, 100_000];
 
-/// Runs `task` in a process for each of `processes`, and returns what they print.
+/// Runs `task` in a process for each of `processes`, and returns their output.
 fn run(task: &str, faults: &str, processes: &[&[usize]]) -> String {
     let (_watchdog, id) = (Watchdog::new(), unique_id());
     let start = |own: &&[usize]| {
@@ -45,7 +45,7 @@ fn differing(elements: &[i32], expected: usize) -> Vec<usize> {
     differs.map(|(index, _)| index).collect()
 }
 
-/// Makes a communicator of the same ranks in the reverse order.
+/// Creates a communicator of the same ranks in the reverse order.
 fn reverse(rank: usize, comm: Comm) -> Comm {
     let mut child = std::ptr::null_mut();
     assert_eq!(nccl!(ncclCommSplit(comm.0, 0, -(rank as i32), &mut child, std::ptr::null_mut())), OK);

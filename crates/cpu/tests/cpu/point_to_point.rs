@@ -1,4 +1,4 @@
-//! Sends and receives that do not match, or whose peer leaves.
+//! Sends and receives that do not match, or whose peer exits.
 
 use std::ptr;
 use std::thread;

@@ -23,7 +23,7 @@ use crate::common::{
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 
-/// Time within which the survivors have to notice a failure, and what a loaded machine may take.
+/// Time within which the survivors must detect a failure, and the limit on a loaded machine.
 const NOTICE: Duration = Duration::from_secs(1);
 const LOADED: Duration = Duration::from_secs(10);
 
@@ -136,7 +136,7 @@ fn repeat_operation(process: &RankProcess) {
     let codes = (0..).map(|turn| step(&me, turn % ranks));
     let error = codes.into_iter().find(|code| *code != OK).expect("it runs until an error");
     report(&format!("error {}", error.0));
-    // Each rank has to notice the failure itself, not the exit of another survivor.
+    // Each rank must detect the failure itself, not the exit of another survivor.
     let is_abort = finish.recv().expect("a command") == "abort";
     assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
     report("ended");
@@ -216,7 +216,7 @@ impl Process {
     }
 }
 
-/// Expects each process to report an error, of this code if there is one, and to leave by destroy or abort.
+/// Expects each process to report an error, of this code if given, and to destroy or abort its communicator.
 fn expect_errors(survivors: &mut [Process], code: Option<ncclResult_t>, limit: Duration) {
     let deadline = Instant::now() + limit;
     for survivor in survivors.iter_mut() {

@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet, "identities" => compare_identities }
 
-/// Calls what a script says for this rank (`A`, an all-reduce; `B`, a broadcast; `0`, an all-reduce of nothing), waits for
-/// the end of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
+/// Makes the calls of this rank's script (`A`, an all-reduce; `B`, a broadcast; `0`, an empty all-reduce), waits for the end
+/// of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
 fn follow_script(process: &RankProcess) {
     let comm = process.join();
     let mut value = 1_i32;
@@ -151,7 +151,7 @@ impl Job {
         }
     }
 
-    /// Ends ranks that have followed their scripts to the end, which must succeed.
+    /// Ends ranks that have completed their scripts, and expects success.
     fn finish(mut self) {
         let ranks = std::mem::take(&mut self.ranks);
         let ranks = ranks.into_iter().map(|mut child| {

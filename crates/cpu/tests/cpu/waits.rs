@@ -326,7 +326,7 @@ fn error_of_a_departing_peer_names_the_waiting_call() {
             });
             thread::sleep(Duration::from_millis(50));
             let comm = comms[1];
-            // A rank that leaves has to have made the others' collective calls, if they had begun by then.
+            // A rank must make the collective calls that the others have begun before it is destroyed.
             let left = leave(comm.0);
             assert!([OK, ncclResult_t::ncclInvalidUsage].contains(&left), "{left:?}");
             waiting.join().unwrap()

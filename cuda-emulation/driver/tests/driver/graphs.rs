@@ -525,7 +525,7 @@ fn stream_that_is_destroyed_ends_its_capture() {
 
 /// The number of user objects that were destroyed; many more if a destructor may wait for CUDA.
 static DESTROYED: AtomicUsize = AtomicUsize::new(0);
-/// Held by the test while it gives up references, as programs hold locks.
+/// Held by the test while it releases references, as programs hold locks.
 static PROGRAM: Mutex<()> = Mutex::new(());
 
 unsafe extern "C" fn destroy(number: *mut c_void) {
@@ -574,7 +574,7 @@ fn info(stream: &CudaStream) -> CaptureInfo {
     unsafe { sys::cuStreamGetCaptureInfo_v2(stream, out, id_out, graph_out, nodes_out, count_out) }
         .result()
         .expect("a result");
-    // SAFETY: so many were stored.
+    // SAFETY: `count` nodes were stored.
     (status, id, graph, count, (count == 1).then(|| unsafe { *nodes }))
 }
 
@@ -617,7 +617,7 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
     assert!(stream.end_capture(FLAGS).is_err());
     require(&DESTROYED, 2);
 
-    // A graph and what is made of it have their own.
+    // A graph and its executable graph have their own references.
     let (kept, given_up) = (user_object(1), user_object(1));
     // SAFETY: each handle is destroyed once.
     unsafe {

@@ -132,7 +132,7 @@ fn memory_beyond_an_allocation_is_refused() {
     let memory = stream.alloc_zeros::<u8>(100).expect("memory");
     let (address, _guard) = memory.device_ptr(&stream);
     let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
-    // SAFETY: the copies have their data; that they are refused is what this is about.
+    // SAFETY: the copies have their data; refusing them is under test.
     unsafe {
         assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 100]), invalid);
         assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 99]), Ok(()));
@@ -144,7 +144,7 @@ fn memory_beyond_an_allocation_is_refused() {
 fn memory_that_is_freed_is_refused() {
     let _context = work::context(0);
     let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
-    // SAFETY: the second free is refused, which is what this is about.
+    // SAFETY: the second free is refused, which is under test.
     unsafe {
         let memory = result::malloc_sync(100).expect("memory");
         assert_eq!(result::free_sync(memory + 1), invalid);

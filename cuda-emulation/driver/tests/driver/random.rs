@@ -1,5 +1,5 @@
 //! Random programs of streams, events and copies, whose data must equal sequential execution.
-//! `LIBNCCL_TEST_CUDA_PROGRAMS=12500` in the environment runs so many of each kind.
+//! `LIBNCCL_TEST_CUDA_PROGRAMS=12500` in the environment runs that number of each kind.
 
 use std::env;
 

@@ -102,7 +102,7 @@ fn host_function_must_not_wait() {
     call(stream, move || {
         let large = vec![0_u8; 1 << 20];
         let (mut other, mut host) = (0, 0_u64);
-        // SAFETY: the handles and the memory are there; what is waited for is what this is about.
+        // SAFETY: the handles and the memory are valid; the waits are under test.
         let results = unsafe {
             [
                 ("cuCtxSetCurrent", sys::cuCtxSetCurrent(context)),

@@ -201,7 +201,7 @@ fn wrong_calls_of_virtual_memory_are_refused() {
     let windows = with(|properties| properties.requestedHandleTypes = HandleType::CU_MEM_HANDLE_TYPE_WIN32);
     let posix = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let none = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    // SAFETY: what is not null can be read and written; that the rest is refused is what this is about.
+    // SAFETY: non-null pointers can be read and written; refusing the rest is under test.
     let calls = unsafe {
         let create =
             |length, properties: &sys::CUmemAllocationProp| sys::cuMemCreate(out, length, properties, 0);
@@ -383,7 +383,7 @@ fn unordered_work_on_neighbours_that_are_mapped_is_not_reported() {
         sys::cuMemsetD8Async(address, 1, middle, one).result().expect("a fill");
         let behind = address + middle as u64;
         sys::cuMemsetD8Async(behind, 2, middle, two).result().expect("a fill");
-        // Rows at the left and at the right, of which one lies in two parts.
+        // Rows on the left and on the right; one of them spans two parts.
         let (left, right) = (one, two);
         context.synchronize().expect("the end of all");
         sys::cuMemsetD2D8Async(address, 1000, 1, 500, 6000, left).result().expect("rows");
@@ -397,7 +397,7 @@ fn race_in_the_second_part_of_mapped_memory_is_reported() {
     let (one, two) = (nonblocking(), nonblocking());
     let (address, other) = (mapped(0, 2), mapped(0, 1));
     let second = address + PART as u64;
-    // SAFETY: the memory is as long; that nothing orders the work is what this is about.
+    // SAFETY: the memory is as long; the missing order of the work is under test.
     unsafe {
         sys::cuMemsetD8Async(second - 10, 1, 20, one).result().expect("a fill");
         sys::cuMemcpyDtoDAsync_v2(other, second, 100, two).result().expect("a copy");
@@ -408,7 +408,7 @@ fn race_at_two_addresses_of_the_same_memory_is_reported() {
     let _context = context(0);
     let (one, two) = (nonblocking(), nonblocking());
     let address = mapped_twice();
-    // SAFETY: the memory is as long; that nothing orders the work is what this is about.
+    // SAFETY: the memory is as long; the missing order of the work is under test.
     unsafe {
         sys::cuMemsetD8Async(address, 1, 100, one).result().expect("a fill");
         sys::cuMemsetD8Async(address + PART as u64 + 50, 1, 100, two).result().expect("a fill");
@@ -419,7 +419,7 @@ fn unmapping_under_work_is_reported() {
     let context = context(0);
     let stream = context.new_stream().expect("a stream");
     let address = mapped(0, 2);
-    // SAFETY: the memory is as long; that the work may not be done is what this is about.
+    // SAFETY: the memory is as long; unmapping during the work is under test.
     unsafe {
         sys::cuMemsetD8Async(address, 1, PART, stream.cu_stream()).result().expect("a fill");
         assert_eq!(sys::cuMemUnmap(address, 2 * PART), SUCCESS);

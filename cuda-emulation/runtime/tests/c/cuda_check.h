@@ -1,4 +1,4 @@
-/* Helpers of the programs: a program ends at its first error, with a line that says where and what. */
+/* Helpers of the programs: a program exits at its first error, with a line that names the place and the error. */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
 

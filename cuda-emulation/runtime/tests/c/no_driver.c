@@ -1,4 +1,4 @@
-/* Prints what a program sees on a machine without a driver. */
+/* Prints the results of calls on a machine without a driver. */
 
 #include <cuda_runtime.h>
 #include <stdio.h>

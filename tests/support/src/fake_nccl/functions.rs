@@ -55,7 +55,7 @@ libnccl::for_each_function!(define_functions);
 
 type GetUniqueId = unsafe extern "C" fn(*mut ncclUniqueId) -> ncclResult_t;
 
-/// Returns another `ncclGetUniqueId` at each call: the facade remembers for the whole process which function failed.
+/// Returns a different `ncclGetUniqueId` at each call: the facade stores process-wide which function failed.
 pub(super) fn next_get_unique_id() -> GetUniqueId {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     unsafe extern "C" fn get<const N: usize>(id: *mut ncclUniqueId) -> ncclResult_t {

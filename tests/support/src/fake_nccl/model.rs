@@ -310,7 +310,7 @@ impl State {
         code
     }
 
-    /// Applies the rules, and returns the code of a call, and what it writes if a rule says so.
+    /// Applies the rules, and returns the code of a call, and its output if a rule sets one.
     pub(super) fn apply_rules(&mut self, function: &str) -> (u32, Option<Output>) {
         let (mut code, mut output) = (SUCCESS, None);
         for rule in self.rules.iter_mut().filter(|rule| rule.function == function) {
@@ -324,7 +324,7 @@ impl State {
         (code, output)
     }
 
-    /// Does what NCCL does in a call, and returns its code.
+    /// Simulates a call of NCCL, and returns its code.
     pub(super) fn play(&mut self, function: &'static str, arguments: &[Argument]) -> u32 {
         let state = self.async_states.peek();
         let (mut code, output) = self.apply_rules(function);
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    /// Does what a call does other than writing, and returns its code.
+    /// Applies the effects of a call except its output, and returns its code.
     fn perform(&mut self, function: &'static str, arguments: &[Argument], code: u32) -> u32 {
         let has_null_comm = matches!(arguments, [.., Argument::Comm(raw), _] if raw.is_null());
         if function == "ncclAllReduce" && has_null_comm {
@@ -481,7 +481,7 @@ impl State {
             unsafe { *slot = window.cast() };
         }
         if !is_success(code) {
-            // NCCL keeps what it has not completed, and drops the ends that were queued.
+            // NCCL keeps incomplete communicators, and drops the queued teardowns.
             comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
         } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
             // Of nonblocking communicators, a simulation starts everything.
@@ -717,7 +717,7 @@ impl State {
                 self.rewritten.push((raw, slot));
                 continue;
             }
-            // A library that has reported a wrong state may not have said when it is done.
+            // A library that has reported a wrong state may not have reported completion.
             if self.has_deviated {
                 continue;
             }

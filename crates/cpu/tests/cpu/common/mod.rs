@@ -129,8 +129,8 @@ pub(crate) fn hex(bytes: &[c_char]) -> String {
     bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
 }
 
-/// Waits until a rendezvous has its root and `peers` connections, one a process, by counting the kernel's sockets of that
-/// name.
+/// Waits until a rendezvous has its root and `peers` connections, one per process, by counting the kernel's sockets with
+/// that name.
 pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     let name = rendezvous_name(id);
     let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();

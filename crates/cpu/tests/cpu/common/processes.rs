@@ -161,12 +161,12 @@ pub(crate) fn stop(process: &Child) {
     }
 }
 
-/// Lets a stopped process go on.
+/// Resumes a stopped process.
 pub(crate) fn resume(process: &Child) {
     kill_process(Pid::from_child(process), Signal::CONT).unwrap();
 }
 
-/// Waits until a process has succeeded, and returns what its pipes contain.
+/// Waits until a process has succeeded, and returns the contents of its pipes.
 pub(crate) fn finish(mut child: Child) -> String {
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Communicators made from others, and revocation: failures of ranks, and what the CPU backend checks.
+//! Communicators created from others, and revocation: failures of ranks, and checks of the CPU backend.
 
 use std::ptr;
 use std::sync::mpsc;

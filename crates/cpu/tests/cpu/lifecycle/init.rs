@@ -55,7 +55,7 @@ fn null_handle_of_object_pending_in_open_group_is_explained() {
         assert_last_error(ABSENT);
         assert_eq!(all_reduce(&mut [1], none), ARGUMENT);
         assert_last_error(ABSENT);
-        // The call has failed the group, and its end says the same.
+        // The call has failed the group, and the group's end returns the same error.
         assert_eq!(end(), ARGUMENT);
         assert_last_error(
             "ncclAllReduce in this group failed: the communicator is NULL; this thread's group",

@@ -45,7 +45,7 @@ fn completed_call_stays_successful_after_peer_abort() {
     assert_eq!(async_error(comms[0].0), REMOTE);
     comms[0].destroy();
 
-    // And for a split, of which both parent and child are polled.
+    // And for a split, where both parent and child are polled.
     let comms = init_nonblocking_pair();
     let mut children = [ptr::null_mut(); 2];
     for (comm, child) in comms.iter().zip(&mut children) {
@@ -197,7 +197,7 @@ fn group_of_two_comms_blocks_neither() {
     first.into_iter().chain(second).for_each(Comm::destroy);
 }
 
-/// Blocking communicators do the same: the ranks go on after an error that leaves them in step.
+/// Like blocking communicators: the ranks continue after an error that keeps them in step.
 #[test]
 fn first_error_of_queued_operations_is_reported_and_the_rest_succeeds() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -233,7 +233,7 @@ fn queued_operations_after_a_remote_error_do_not_run() {
     let mut numbers = Numbers::new(3, 1);
     let places = [numbers.at(0), numbers.at(1), numbers.at(2)];
     assert_eq!(start_sum(comms[0], places[0], 1), PROGRESS);
-    // Rank 1 would never receive it, and it fits into what is sent without waiting.
+    // Rank 1 would never receive it, and it is short enough to be sent without waiting.
     assert_eq!(start_send(comms[0], places[1], 1, 1), PROGRESS, "{}", last_error());
     assert_eq!(start_sum(comms[0], places[2], 1), PROGRESS);
     assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
