@@ -80,3 +80,31 @@ need_cargo() { # subcommand, version: built once for a machine, without optimiza
     cargo "$1" --version 2>/dev/null || CARGO_TARGET_DIR=$own CARGO_PROFILE_DEV_DEBUG=0 \
         cargo install --quiet --locked --debug --root "$cache/tools" "cargo-$1@$2"
 }
+
+# Installs the libraries, the package libnccl_cpu as its wheel has it, and the newest PyTorch for CUDA 12 and 13, which take 11 GB of
+# the cache. Python is then ${pythons[12]} and ${pythons[13]}.
+declare -A torch=([12]=2.10.0 [13]=2.15.0) pythons=()
+need_torch() { # directory of the libraries
+    need_python
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "PyTorch, which needs Python 3.10: $(python3 -V)"
+    cargo xtask cpu-so "$1"
+    mkdir -p "$work/site/libnccl_cpu"
+    cp crates/cpu-so/python/libnccl_cpu/*.py "$work/site/libnccl_cpu"
+    ln -s "$1" "$work/site/libnccl_cpu/lib"
+    ln -s "$1" "$work/site/libnccl_cpu/cuda"
+    export PYTHONPATH=$work/site
+    local cuda environment
+    for cuda in "${!torch[@]}"; do
+        environment=$cache/torch-cu$cuda
+        pythons[$cuda]=$environment/bin/python
+        [[ ! -f $environment/complete ]] || continue
+        python3 -m venv --clear "$environment"
+        "${pythons[$cuda]}" -m pip install --no-deps "torch==${torch[$cuda]}"
+        # Not Triton, whose kernels need a GPU.
+        "${pythons[$cuda]}" -c 'import importlib.metadata
+for line in importlib.metadata.requires("torch"):
+    if "extra ==" not in line and not line.startswith("triton"): print(line)' >"$work/requirements"
+        "${pythons[$cuda]}" -m pip install --requirement "$work/requirements" numpy
+        touch "$environment/complete"
+    done
+}

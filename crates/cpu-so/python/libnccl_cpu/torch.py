@@ -7,8 +7,9 @@ import sys
 
 from libnccl_cpu import cuda, preload
 
-# Passes the program's file to spawned processes, in whose sys.argv Python puts the file of this module.
+# Passes the program's file, or the module's name, to spawned processes, in whose sys.argv Python puts the file of this module.
 _PROGRAM = "_LIBNCCL_CPU_PROGRAM"
+_MODULE = "_LIBNCCL_CPU_MODULE"
 
 
 def _run(namespace):
@@ -23,13 +24,28 @@ def _run(namespace):
     from libnccl_cpu import cuda_operators
 
     cuda_operators.install()
-    program = os.environ[_PROGRAM]
-    with open(program, "rb") as file:
-        code = compile(file.read(), program, "exec", dont_inherit=True)
+    program, package = os.environ[_PROGRAM], None
+    if module := os.environ.get(_MODULE):
+        spec = _find_module(module)
+        code, package = spec.loader.get_code(spec.name), spec.parent
+    else:
+        with open(program, "rb") as file:
+            code = compile(file.read(), program, "exec", dont_inherit=True)
     for name in [name for name in namespace if not name.startswith("__")]:
         del namespace[name]
-    namespace.update(__file__=program, __doc__=None, __package__=None)
+    namespace.update(__file__=program, __doc__=None, __package__=package)
     exec(code, namespace)
+
+
+def _find_module(name):
+    """Returns the spec of a module, or of a package's __main__; None if there is none that can be run."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(name + ".__main__")
+    except ModuleNotFoundError:
+        return None
+    return spec if spec is not None and hasattr(spec.loader, "get_code") else None
 
 
 def _prepare():
@@ -39,12 +55,16 @@ def _prepare():
     parser.add_argument("--seed", type=int, metavar="N", help="draw the order of operations from this number")
     parser.add_argument("--strict", action="store_true", help="find programs that only work because nothing is under load")
     parser.add_argument("--devices", type=int, metavar="N", help="the number of devices; 8 without it")
-    parser.add_argument("program", help="the program's file")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as with python3 -m")
+    parser.add_argument("program", help="the program's file, or with -m the module's name")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     given = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"libnccl_cpu.torch runs programs that use PyTorch, which is not installed for {sys.executable}")
-    if not os.path.isfile(given.program):
+    module = _find_module(given.program) if given.is_module else None
+    if given.is_module and module is None:
+        parser.error(f"no module {given.program} that can be run")
+    if not given.is_module and not os.path.isfile(given.program):
         parser.error(f"no file {given.program}")
     variables = {"RACES": given.races, "SEED": given.seed, "STRICT": given.strict or None, "DEVICES": given.devices}
     for name, value in variables.items():
@@ -62,8 +82,13 @@ def _prepare():
         sys.stdout.flush()
         again = getattr(sys, "orig_argv", [sys.executable, "-m", "libnccl_cpu.torch", *sys.argv[1:]])
         os.execv(sys.executable, [sys.executable, *again[1:]])
-    sys.argv = [given.program, *given.arguments]
-    os.environ[_PROGRAM] = os.path.abspath(given.program)
+    program = module.origin if module else given.program
+    sys.argv = [program, *given.arguments]
+    os.environ[_PROGRAM] = os.path.abspath(program)
+    if module:
+        os.environ[_MODULE] = given.program
+        return
+    os.environ.pop(_MODULE, None)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(given.program))
 

@@ -133,7 +133,8 @@ fn call_on_rank_0_only(process: &RankProcess) {
         if rank == 1 {
             return wait_until("rank 0 gives up", || common::async_error(comm.0) == REMOTE);
         }
-        let place = [0_f32].as_mut_ptr().cast();
+        let mut value = [0_f32];
+        let place = value.as_mut_ptr().cast();
         assert_given_up(match process.arguments[0].as_str() {
             "sum" => all_reduce(0, comm),
             "broadcast" => nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, STREAM)),

@@ -65,7 +65,8 @@ fn slow(process: &RankProcess) {
         let child = reverse(rank, comm);
         for comm in [comm, child] {
             // The ranks wait for the root alone.
-            let (place, begin) = ([0_i32].as_mut_ptr().cast(), Instant::now());
+            let mut value = [0_i32];
+            let (place, begin) = (value.as_mut_ptr().cast(), Instant::now());
             assert_eq!(nccl!(ncclBroadcast(place, place, 1, I32, 0, comm.0, STREAM)), OK);
             assert_eq!(begin.elapsed() >= DELAY, rank == FAULTY, "rank {rank}: {:?}", begin.elapsed());
         }
