@@ -148,8 +148,8 @@ impl Model {
 fn plot(path: &Path, ranks: usize, several: &[f32], one: &[f32]) -> Result<(), Box<dyn std::error::Error>> {
     use plotters::prelude::*;
 
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
     }
     let area = SVGBackend::new(path, (800, 480)).into_drawing_area();
     area.fill(&WHITE)?;

@@ -471,7 +471,7 @@ fn drop_of_a_communicator_survives_its_observers() {
     let comm = alone(&libnccl_cpu::nccl(), &Config::new());
     comm.observe(Arc::new(Panics));
     comm.destroy().unwrap();
-    // More than a stack has room for, if one were dropped by the other.
+    // Enough to overflow the stack if each drop were nested in another.
     let comm = alone(&libnccl_cpu::nccl(), &Config::new());
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     (0..10_000).for_each(|_| comm.observe(observer.clone()));

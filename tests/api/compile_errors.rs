@@ -139,7 +139,7 @@ fn compile(directory: &Path, functions: &str) -> (bool, String) {
 }
 
 #[test]
-fn error_for_a_likely_mistake_says_what_to_do() {
+fn error_for_a_likely_mistake_names_the_fix() {
     let directory = tempfile::tempdir().unwrap();
     let (compiles, messages) =
         compile_statement(directory.path(), "comm.send(&[1_u8], 0, StreamRef::DEFAULT)");

@@ -203,7 +203,7 @@ fn pages(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn links_of_pages_lead_to_files_and_headings() {
+fn page_links_lead_to_files_and_headings() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = pages(&root.join("docs"));
     all.extend(
@@ -245,9 +245,9 @@ fn pages_shown_elsewhere_have_no_relative_links() {
     }
 }
 
-/// The table of libnccl-cpu names every function of `sys`, which may grow whenever libnccl is released (docs/semver.md).
+/// The table of libnccl-cpu names every function of `sys`, which may grow with every version (docs/semver.md).
 #[test]
-fn packages_of_a_release_require_each_other_exactly() {
+fn packages_require_each_other_at_the_exact_version() {
     let exact = format!(r#"version = "={}" }}"#, env!("CARGO_PKG_VERSION"));
     let manifest = read("Cargo.toml");
     for package in ["libnccl", "libnccl-cpu", "libnccl-launch", "libnccl-observe"] {

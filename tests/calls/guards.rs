@@ -309,7 +309,7 @@ fn guard_using_its_group_after_the_end_is_refused() {
 
 /// NCCL reads options and signals until the end of the group.
 #[test]
-fn signals_may_be_temporary_in_a_group() {
+fn signals_in_a_group_may_be_temporaries() {
     let fixture = Fixture::new();
     let config = CollectiveConfig::new().max_ctas(2).alg_selection("ring");
     fixture

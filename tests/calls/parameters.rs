@@ -16,7 +16,7 @@ const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 static COLLISIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts the calls that find another thread in a parameter function, which NCCL does not survive.
+/// Counts the calls made while another thread is in a parameter function, which crashes NCCL.
 fn enter_alone() {
     COLLISIONS.fetch_add(INSIDE.fetch_add(1, Ordering::SeqCst).min(1), Ordering::SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(2));

@@ -9,7 +9,7 @@ use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        1..=1 => allocated_memory_is_aligned_and_freed, registration_is_ended_once;
+        1..=1 => allocated_memory_is_aligned_and_freed, buffer_is_deregistered_once;
         1..=3 => allocated_memory_is_reduced, registered_memory_is_reduced;
     }
 }
@@ -77,7 +77,7 @@ fn registered_memory_is_reduced(rank: &Rank) {
     rank.destroy(comm);
 }
 
-fn registration_is_ended_once(rank: &Rank) {
+fn buffer_is_deregistered_once(rank: &Rank) {
     let comms = ["one", "other"].map(|name| rank.join(name));
     let buffer = rank.upload_to_nccl(&[0_u8; 4096]);
     let register = |comm, size| {

@@ -13,7 +13,7 @@ use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        1..=4 => window_has_the_users_pointer, windows_are_distinct_and_end_once;
+        1..=4 => window_has_the_users_pointer, windows_are_distinct_and_deregistered_once;
         2..=4 => puts_exchange_blocks;
         2..=2 => puts_to_one_peer_are_ordered, wait_for_a_signal_waits, window_in_a_group;
         3..=3 => signals_are_counted_by_pair_and_index;
@@ -76,7 +76,7 @@ fn window_has_the_users_pointer(rank: &Rank) {
     rank.destroy(comm);
 }
 
-fn windows_are_distinct_and_end_once(rank: &Rank) {
+fn windows_are_distinct_and_deregistered_once(rank: &Rank) {
     if !rank.implementation.is_cpu_backend() {
         rank.skip("NCCL reads what the handle points to");
     }

@@ -336,7 +336,7 @@ impl Rank {
         buffer
     }
 
-    /// Returns memory of an address, to read and write.
+    /// Returns the memory at an address, to read and write.
     pub(crate) fn view(&self, address: *mut c_void, bytes: usize) -> Buffer<'_> {
         Buffer { rank: self, address, bytes }
     }

@@ -107,7 +107,7 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
     let one_device = cases![C:
         buffers_of_the_operations_stream_are_summed,
         buffers_of_other_streams_are_summed,
-        buffers_dropped_straight_after_the_call_are_summed,
+        buffers_dropped_right_after_the_call_are_summed,
         buffers_of_a_group_may_be_dropped_after_it,
         pre_mul_sum_of_buffers_of_other_streams_has_its_value,
         memory_of_nccl_is_allocated_on_the_context,
@@ -151,7 +151,7 @@ impl<C: CudaCrate> Rank<C> {
         vec![(self.comm.rank() + 1) as f32; length]
     }
 
-    /// Writes new memory on the stream of buffers, where memory that was freed too early would be used again.
+    /// Writes new memory on the stream of buffers, where memory that was freed too early would be reused.
     pub(crate) fn overwrite_free_memory(&self) {
         for _ in 0..4 {
             drop(C::upload(&self.other, &[1000.0_f32; LENGTH]));
@@ -223,7 +223,7 @@ fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
     });
 }
 
-fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
+fn buffers_dropped_right_after_the_call_are_summed<C: CudaCrate>() {
     run_ranks::<C>(0, |rank| {
         let mut sums = C::zeros(&rank.stream, LENGTH);
         let mut unused = C::zeros(&rank.other, LENGTH);

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     let two_devices = cases![
         views_are_sent_and_received,
         views_of_bytes_are_aligned,
-        bytes_of_a_type_known_at_run_time_are_summed,
+        bytes_of_a_runtime_type_are_summed,
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
         captured_operation_refuses_slices_and_takes_nccl_memory,
@@ -136,7 +136,7 @@ fn views_of_bytes_are_aligned() {
 }
 
 /// The buffers are dropped right after the call: their guards are kept, as with typed buffers.
-fn bytes_of_a_type_known_at_run_time_are_summed() {
+fn bytes_of_a_runtime_type_are_summed() {
     run_ranks::<Cudarc>(0, |rank| {
         let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
         let send = rank.other.clone_htod(&bytes(rank.comm.rank() as i32 + 1000)).unwrap();

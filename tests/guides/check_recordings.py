@@ -6,10 +6,10 @@ import sys
 import time
 
 SIZE = 4
-folder = pathlib.Path(sys.argv[1])
-names = sorted(file.name for file in folder.iterdir())
+directory = pathlib.Path(sys.argv[1])
+names = sorted(file.name for file in directory.iterdir())
 assert names == [f"rank{rank}.json" for rank in range(SIZE)], names
-recordings = [json.loads((folder / name).read_text()) for name in names]
+recordings = [json.loads((directory / name).read_text()) for name in names]
 now = time.time_ns()
 
 

@@ -197,7 +197,7 @@ fn system_has_a_library() -> bool {
 /// The dynamic linker does not look for such names.
 #[test]
 #[cfg_attr(any(nccl_linked, not(target_env = "gnu")), ignore = "the dynamic linker itself searches")]
-fn load_names_a_file_with_a_full_version_where_the_dynamic_linker_finds_none() {
+fn load_error_suggests_files_with_a_full_version() {
     if system_has_a_library() {
         return;
     }
@@ -307,7 +307,7 @@ fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory()
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_finds_rccl_where_the_dynamic_linker_looks() {
+fn load_finds_rccl_on_the_dynamic_linkers_path() {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
     let path = rccl_library::build(&root, "librccl.so.1");

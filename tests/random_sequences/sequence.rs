@@ -41,7 +41,7 @@ pub(crate) fn run(nccl: &Nccl, seed: u64) {
     });
     assert_eq!(Arc::strong_count(&calls), 1 + usize::from(watchdog.is_some()), "after {calls:?} calls");
     drop(watchdog);
-    assert_eq!(Arc::strong_count(&calls), 1, "the watchdog goes on after its drop");
+    assert_eq!(Arc::strong_count(&calls), 1, "the watchdog runs after its drop");
     vault.check();
     assert_no_live_communicator(nccl, start);
 }

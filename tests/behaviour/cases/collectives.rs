@@ -10,7 +10,7 @@ use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
     rooted_operations_reach_and_collect_from_all_ranks,
-    operations_in_place_use_this_ranks_part,
+    in_place_operations_use_this_ranks_part,
     zero_count_returns_without_peers,
     longer_buffers_are_used_from_their_start,
     one_thread_drives_all_ranks_in_a_group,
@@ -41,7 +41,7 @@ fn rooted_operations_reach_and_collect_from_all_ranks(nccl: &Nccl) {
     });
 }
 
-fn operations_in_place_use_this_ranks_part(nccl: &Nccl) {
+fn in_place_operations_use_this_ranks_part(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         let rank = comm.rank();
         let own = |value: i32| [0, 1, 2].map(|part| if part == rank { value } else { -1 });
@@ -167,7 +167,7 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     // SAFETY: the functions of `nccl`, but for some that it lacks.
     let older = unsafe { Nccl::from_table("an older library", functions) }.unwrap();
     rooted_operations_reach_and_collect_from_all_ranks(&older);
-    operations_in_place_use_this_ranks_part(&older);
+    in_place_operations_use_this_ranks_part(&older);
     longer_buffers_are_used_from_their_start(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::config::CollectiveConfig::new().max_ctas(1);

@@ -10,7 +10,7 @@ use super::common::{STREAM, cases, on_threads};
 cases! {
     every_type_reduction_is_exact,
     every_type_pre_mul_sum_is_exact,
-    every_type_at_run_time_is_exact,
+    every_runtime_type_is_exact,
 }
 
 /// A number of elements that is no multiple of the ranks, nor of a vector register's lanes.
@@ -140,7 +140,7 @@ unsafe fn bytes_of_mut<T>(elements: &mut [T]) -> &mut [u8] {
 }
 
 /// Operations on views whose type is known at run time, also such that divide a buffer.
-fn every_type_at_run_time_is_exact(nccl: &Nccl) {
+fn every_runtime_type_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let send: Vec<T> = elements(|index| sent(comm.rank(), index));
         let mut sums: Vec<T> = elements(|_| 0);

@@ -14,7 +14,7 @@ cases! {
     methods_while_group_is_open_are_invalid_usage,
     failed_closure_starts_nothing_and_fails_members,
     group_of_another_library_is_an_error,
-    own_error_of_a_try_group_cancels_it,
+    error_from_a_try_group_closure_cancels_the_group,
     abort_of_any_member_ends_a_group,
     shortest_timeout_of_the_members_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
@@ -119,7 +119,7 @@ fn group_of_another_library_is_an_error(nccl: &Nccl) {
     }
 }
 
-fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
+fn error_from_a_try_group_closure_cancels_the_group(nccl: &Nccl) {
     #[derive(Debug, PartialEq)]
     enum Own {
         Nccl(Error),

@@ -24,8 +24,8 @@ pub(crate) fn run(name: &str) {
         "two_communicators" => two_communicators(),
         "abort_without_a_query" => abort_without_a_query(),
         "reported_alone" => reported_alone(),
-        "pending_until_the_own_abort" => pending_until_the_own_abort(),
-        "pending_until_the_own_teardown" => pending_until_the_own_teardown(),
+        "pending_until_this_rank_aborts" => pending_until_this_rank_aborts(),
+        "pending_until_teardown" => pending_until_teardown(),
         other => panic!("there is no program {other}"),
     }
 }
@@ -98,16 +98,16 @@ fn mismatch() {
 
 /// With a limit for waits, a rank that makes no call is an error for the others, and none for itself.
 fn missing_rank() {
-    let is_told = Barrier::new(3);
+    let is_reported = Barrier::new(3);
     run_ranks(3, |rank| {
         if rank.number == 2 {
-            is_told.wait();
+            is_reported.wait();
             assert_eq!(synchronize(&rank.context), Ok(()));
         } else {
             let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
             check(rank.all_reduce(&from, &mut to, &rank.stream));
             assert_eq!(rank.stream.synchronize(), FAILED);
-            is_told.wait();
+            is_reported.wait();
         }
         abort(rank.comm);
         assert_eq!(synchronize(&rank.context), Ok(()));
@@ -229,7 +229,7 @@ fn watch_findings() -> impl Fn(usize) {
 }
 
 /// An operation whose peer has aborted while it was idle stays pending, and calls after it are enqueued, until this rank aborts.
-fn pending_until_the_own_abort() {
+fn pending_until_this_rank_aborts() {
     let wait_for_failure = watch_findings();
     let has_aborted = Barrier::new(2);
     run_ranks(2, |rank| {
@@ -255,7 +255,7 @@ fn pending_until_the_own_abort() {
 }
 
 /// A mismatch stays pending at both ranks, until one finalizes its communicator and the other destroys it.
-fn pending_until_the_own_teardown() {
+fn pending_until_teardown() {
     let wait_for_failure = watch_findings();
     let has_failed = Barrier::new(2);
     run_ranks(2, |rank| {

@@ -195,7 +195,7 @@ fn freed(reference: &str, memory: &str, order: &str, environment: &[(&str, &str)
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
 #[test]
-fn free_under_a_reference_is_a_finding_and_an_error_in_strict_mode() {
+fn free_of_referenced_memory_is_a_finding_and_an_error_in_strict_mode() {
     for (reference, memory, expected) in REFERENCES {
         for (order, environment) in [("wrong", &[][..]), ("refused", &[STRICT])] {
             let found = freed(reference, memory, order, environment);
@@ -206,14 +206,14 @@ fn free_under_a_reference_is_a_finding_and_an_error_in_strict_mode() {
 }
 
 #[test]
-fn free_after_the_reference_is_taken_back_is_no_finding() {
+fn free_after_the_reference_is_removed_is_no_finding() {
     for (reference, memory, _) in REFERENCES.into_iter().chain([("graph", "device", "")]) {
         assert_eq!(freed(reference, memory, "right", &[STRICT]), "", "{reference}, {memory}");
     }
 }
 
 #[test]
-fn free_under_a_reference_that_is_ignored_is_no_error() {
+fn free_of_referenced_memory_is_no_error_if_ignored() {
     let ignored = ("LIBNCCL_CPU_IGNORE", "free-under-reference");
     for (reference, memory, _) in REFERENCES {
         assert_eq!(freed(reference, memory, "wrong", &[STRICT, ignored]), "", "{reference}, {memory}");

@@ -228,20 +228,20 @@ macro_rules! failures {
 }
 
 failures! {
-    mismatch_is_an_error_of_cuda_until_the_abort: "mismatch", None, [MISMATCH; 2];
-    missing_rank_is_an_error_of_cuda_at_the_others:
+    mismatch_is_a_cuda_error_until_the_abort: "mismatch", None, [MISMATCH; 2];
+    missing_rank_is_a_cuda_error_on_the_others:
         "missing_rank", Some(("LIBNCCL_CPU_TIMEOUT", "0.5")), [TIMEOUT, TIMEOUT, WAITS];
-    abort_of_a_peer_is_an_error_of_cuda_until_the_own_abort:
+    abort_of_a_peer_is_a_cuda_error_until_this_rank_aborts:
         "abort_of_a_peer", None, ["an operation on a stream failed: rank 1 aborted the communicator", DISCARDS];
-    error_of_cuda_outlasts_the_destroyed_communicator:
+    cuda_error_outlives_the_destroyed_communicator:
         "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has left"];
-    error_of_cuda_lasts_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
-    failure_is_no_error_of_cuda_if_only_reported:
+    cuda_error_persists_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
+    failure_is_no_cuda_error_if_only_reported:
         "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
-    failure_of_a_peer_is_pending_until_the_own_abort_if_failures_wait:
-        "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
-    mismatch_is_pending_until_the_own_teardown_if_failures_wait:
-        "pending_until_the_own_teardown", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
+    peer_failure_is_pending_until_this_rank_aborts_if_failures_wait:
+        "pending_until_this_rank_aborts", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
+    mismatch_is_pending_until_teardown_if_failures_wait:
+        "pending_until_teardown", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
     abort_reports_discarded_operations: "abort_without_a_query", None, [DISCARDS; 2];
 }
 

@@ -1,7 +1,7 @@
 #![allow(unsafe_code)] // Calls NCCL in ways that the facade prevents.
 //! Traps: calls that crash or hang NCCL, or leave state behind, and that the facade prevents.
 //!
-//! Each runs in a process of its own, which prints the code of every call for as long as it lives.
+//! Each runs in a separate process, which prints the code of every call for as long as it lives.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -212,26 +212,26 @@ fn warning_timestamp_is_local_time() {
     assert!([11, 12].contains(&difference), "{difference}");
 }
 
-fn file_in(folder: &TempDir, name: &str) -> String {
-    folder.path().join(name).to_str().unwrap().to_owned()
+fn file_in(directory: &TempDir, name: &str) -> String {
+    directory.path().join(name).to_str().unwrap().to_owned()
 }
 
 #[test]
 fn debug_file_receives_lines_and_is_truncated() {
-    let folder = tempfile::tempdir().unwrap();
-    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&folder, "%h.%p.%%h%%.log"))];
+    let directory = tempfile::tempdir().unwrap();
+    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&directory, "%h.%p.%%h%%.log"))];
     let (text, process) = run("log", &environment);
     assert_eq!(text, "");
-    let file = file_in(&folder, &format!("{}.{process}.%h%.log", host()));
+    let file = file_in(&directory, &format!("{}.{process}.%h%.log", host()));
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // An old file is truncated.
-    let file = file_in(&folder, "old");
+    let file = file_in(&directory, "old");
     fs::write(&file, "old\n").unwrap();
     let (text, process) = run("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(text, "");
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // Without lines to write, no file is created.
-    let file = file_in(&folder, "none");
+    let file = file_in(&directory, "none");
     run("log", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
     assert!(!fs::exists(file).unwrap());
 }
@@ -245,8 +245,8 @@ fn log_goes_to_stdout_when_debug_file_cannot_be_opened() {
 
 #[test]
 fn log_lines_of_threads_do_not_interleave() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = file_in(&folder, "lines");
+    let directory = tempfile::tempdir().unwrap();
+    let file = file_in(&directory, "lines");
     let (text, process) = run("log_on_threads", &[("NCCL_DEBUG", "WARN")]);
     let (nothing, other_process) =
         run("log_on_threads", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);

@@ -1,4 +1,4 @@
-//! The host functions of the device API: properties, teams, addresses of windows, and the error for what only kernels need.
+//! The host functions of the device API: properties, teams, addresses of windows, and the errors of functions that only kernels need.
 
 use std::mem::offset_of;
 use std::ptr;
@@ -72,7 +72,7 @@ fn properties_of_unknown_versions_are_refused() {
     comm.destroy();
 }
 
-/// All ranks are on one host, so that all are one LSA team, and a rail has one rank.
+/// All ranks are on one host, so they form one LSA team, and a rail has one rank.
 #[test]
 fn teams_cover_one_host() {
     let _alone = alone();
@@ -83,7 +83,7 @@ fn teams_cover_one_host() {
         assert_eq!(team(device!(ncclTeamLsa(*comm))), (3, rank as i32, 1));
         assert_eq!(team(device!(ncclTeamRail(*comm))), (1, 0, 3));
     }
-    // What is no communicator has no team.
+    // An invalid communicator has no team.
     let none = ptr::null_mut();
     assert_eq!(team(device!(ncclTeamWorld(none))), (0, 0, 0));
     assert_last_error("the communicator is NULL");
@@ -118,7 +118,7 @@ fn window_has_the_address_of_each_peers_part() {
         // There is no multicast.
         assert_eq!(device!(ncclGetLsaMultimemDevicePointer(window, 0, &mut address)), OK);
         assert!(address.is_null());
-        // No rank ends its part before all have read it.
+        // No rank deregisters its part before all ranks have read it.
         assert_sum(comm, 3);
         assert_eq!(nccl!(ncclCommWindowDeregister(comm, window)), OK);
         assert_eq!(device!(ncclGetPeerDevicePointer(window, 0, 0, &mut address)), ARGUMENT);

@@ -229,7 +229,7 @@ fn line_of_leak(line: &str) -> Option<String> {
     Some(format!("{start}comm 0x {end}"))
 }
 
-/// Fails in the same call of each of three counts, and ends as a program that is killed would.
+/// Fails in the same call with three counts, and exits without cleanup, like a killed program.
 fn fail(process: &RankProcess) {
     let comm = process.join();
     for count in 1..=3 {
@@ -261,7 +261,7 @@ fn findings_in(file: &Path) -> BTreeMap<(String, Option<u64>), u64> {
 
 #[test]
 fn findings_file_is_shared_or_per_process() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (task, variables, file, expected) in [
         ("fail", &[][..], "one", &[("failed-call", None, 4), ("leaked-communicator", Some(1), 1)][..]),
         ("fail", &[("LIBNCCL_CPU_IGNORE", "failed-call")], "one", &[("leaked-communicator", Some(1), 1)]),
@@ -278,7 +278,7 @@ fn findings_file_is_shared_or_per_process() {
             ],
         ),
     ] {
-        let own = tempfile::tempdir_in(&folder).unwrap();
+        let own = tempfile::tempdir_in(&directory).unwrap();
         let path = own.path().join(file);
         let variables = [variables, &[("LIBNCCL_CPU_REPORT", path.to_str().unwrap())]].concat();
         let printed = run(task, &variables).concat();
@@ -301,8 +301,8 @@ fn unusable_findings_file_is_reported() {
 /// Line numbers need debug information, which tests do not have.
 #[test]
 fn finding_has_a_stack_trace_if_enabled() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     let variables = [("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", path.to_str().unwrap())];
     let printed = run("messages", &variables).concat();
     let frames: Vec<_> =

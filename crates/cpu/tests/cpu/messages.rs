@@ -213,7 +213,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
 
 /// The receiver reports its unreceived sends; the sender only those that can no longer be received; an aborted communicator none.
 #[test]
-fn unreceived_messages_are_reported_by_each_rank_that_finds_them() {
+fn unreceived_messages_are_reported_by_each_rank_that_detects_them() {
     for (first, how, of_receiver, of_sender) in [
         ("receiver", "destroy", 1, 1),
         ("receiver", "finalize", 1, 1),

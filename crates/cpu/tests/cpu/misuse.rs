@@ -175,7 +175,7 @@ fn second_thread_in_communicator_error_names_the_first_threads_call() {
     });
     assert_eq!(place, [2; 3]);
     let sums = on_threads(RANKS, |rank| all_reduce(&mut [1; 3], { comms[rank] }.0));
-    assert_eq!(sums, [OK; RANKS], "the communicator goes on");
+    assert_eq!(sums, [OK; RANKS], "the communicator still works");
     comms.into_iter().for_each(Comm::destroy);
 }
 

@@ -283,7 +283,7 @@ fn stopped_rank_is_unresponsive_until_resumed() {
 fn killed_rank_is_dead_and_monitored() {
     let mut job = Job::start("A,A,A,A");
     job.report(|report| launched(report, "AllReduce") == [1; 4]);
-    // Each reaches one of the four processes, and not all the one that is killed.
+    // Each client reaches one of the four processes. Not all reach the killed one.
     let monitors: Vec<_> = (0..16).map(|_| job.client().monitor(&[]).unwrap()).collect();
     processes::kill(&mut job.ranks[3]);
     let report = job.report(|report| report.communicators[0].ranks.len() == 3);
@@ -313,7 +313,7 @@ fn service_is_off_unless_enabled_by_the_environment() {
 
 #[test]
 fn port_in_use_does_not_affect_the_job() {
-    // Of another program, which does not share it.
+    // The port of another program, which does not share it.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for address in
         [taken.local_addr().unwrap().to_string(), "127.0.0.1".into(), "no-such-host.invalid:1".into()]

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 const NONE: Exposed<'_> = Exposed { buffers: &[], windows: 0 };
 
 #[test]
-fn closed_window_waits_for_accesses_that_have_begun_and_no_others() {
+fn closed_window_waits_only_for_accesses_in_progress() {
     let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
     let window = state.open_window(0).unwrap();
     assert!(state.is_window_open(0, window) && !state.is_window_open(1, window));
@@ -89,7 +89,7 @@ fn with_shared_memory(test: impl FnOnce(ReadBuf, *mut u8)) {
 }
 
 #[test]
-fn memory_is_taken_from_a_process_that_is_stopped_or_does_not_end_its_access() {
+fn memory_is_revoked_from_a_process_stopped_or_stuck_in_an_access() {
     for is_stopped in [true, false] {
         with_shared_memory(|buffer, there| {
             let exposed = Exposed { buffers: &[buffer], windows: 0 };
@@ -106,7 +106,7 @@ fn memory_is_taken_from_a_process_that_is_stopped_or_does_not_end_its_access() {
 }
 
 #[test]
-fn memory_that_cannot_be_taken_back_is_waited_for() {
+fn memory_that_cannot_be_revoked_is_waited_for() {
     let limit = PATIENCE + Duration::from_millis(500);
     with_shared_memory(|buffer, _| {
         let exposed = Exposed { buffers: &[buffer], windows: 0 };
@@ -123,7 +123,7 @@ fn memory_that_cannot_be_taken_back_is_waited_for() {
 }
 
 #[test]
-fn stopped_process_that_does_not_end_its_access_is_described() {
+fn process_stopped_in_an_access_is_described() {
     let (_other, process) = Other::new(true);
     let state = SharedState::create(&[Process::current().unwrap(), process]).unwrap().0;
     let text = state.describe_access(0, 1, Duration::from_secs(10), "why");

@@ -32,7 +32,7 @@ fn freed_pages_are_released_while_another_process_maps_them() {
 }
 
 #[test]
-fn memory_that_was_taken_back_keeps_its_bytes_and_is_not_written_by_others() {
+fn revoked_memory_keeps_its_bytes_and_is_not_written_by_others() {
     const PAGES: usize = 6;
     let page = rustix::param::page_size();
     let memory = Memory::new(PAGES * page);
@@ -70,7 +70,7 @@ fn memory_that_was_taken_back_keeps_its_bytes_and_is_not_written_by_others() {
 }
 
 #[test]
-fn pointer_is_found_in_its_allocation_alone() {
+fn pointer_is_found_only_in_its_allocation() {
     let memory = Memory::new(10_000);
     let whole = find(memory.0, 12_288).unwrap();
     assert_eq!(whole.offset, 0);

@@ -30,7 +30,7 @@ fn bytes_in_ring(sender: Process, receiver: Process, start: *const u8) -> u64 {
 }
 
 #[test]
-fn unread_messages_are_listed_up_to_one_that_is_malformed_or_incomplete() {
+fn unread_messages_are_listed_up_to_a_malformed_or_incomplete_one() {
     let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
     let mailbox = Mailbox::new(&state, 0, 1);
     let send =
@@ -48,7 +48,7 @@ fn unread_messages_are_listed_up_to_one_that_is_malformed_or_incomplete() {
 }
 
 #[test]
-fn long_message_goes_through_the_ring_only_if_it_must() {
+fn long_message_uses_the_ring_only_if_necessary() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let (here, elsewhere) = (Process::current().unwrap(), Process::from_pid(child.id().into()).unwrap());
     let private: Vec<u8> = (0..COUNT).map(|index| index as u8).collect();

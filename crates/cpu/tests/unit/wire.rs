@@ -51,7 +51,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
+fn last_message_of_a_root_with_an_unread_hello_is_received() {
     let (root, other) = pair();
     rustix::net::send(&root, b"unread", SendFlags::NOSIGNAL).unwrap();
     send(&other, &Message::Ready).unwrap();
@@ -61,7 +61,7 @@ fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
 }
 
 #[test]
-fn last_message_of_a_root_that_hangs_up_is_received() {
+fn last_message_of_a_root_that_disconnects_is_received() {
     for round in 0..5000 {
         let (root, other) = pair();
         let received = std::thread::scope(|scope| {

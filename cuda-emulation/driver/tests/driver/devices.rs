@@ -11,16 +11,16 @@ use crate::extension::describe;
 use crate::work;
 
 crate::tests! {
-    variable_that_the_program_sets_before_cuda_starts_is_obeyed
+    variable_set_before_cuda_starts_is_used
     listed_devices_keep_their_identity { CUDA_VISIBLE_DEVICES = "5, 2,64,1" }
     devices_are_listed_by_uuid { CUDA_VISIBLE_DEVICES = "GPU-30303036,GPU-30303030-206c" }
     empty_list_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "" }
     device_listed_twice_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "1,2,1" }
     list_without_a_device_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "2", LIBNCCL_CPU_DEVICES = "2" }
-    file_of_findings_that_cannot_be_opened_is_refused = refuse [
+    unusable_findings_file_is_refused = refuse [
         "invalid LIBNCCL_CPU_REPORT \"/no/such/directory/file\"; it must be the path of a file that can be written\n"
     ] { LIBNCCL_CPU_REPORT = "/no/such/directory/file" }
-    unknown_name_of_a_finding_is_refused = refuse [
+    unknown_finding_name_is_refused = refuse [
         "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-"
     ] { LIBNCCL_CPU_IGNORE = "raec" }
     unknown_value_of_strict_is_refused = refuse [
@@ -29,7 +29,7 @@ crate::tests! {
     unknown_value_of_faults_is_refused = refuse [
         "invalid LIBNCCL_CPU_FAULTS", "it must be off or report"
     ] { LIBNCCL_CPU_FAULTS = "2" }
-    device_memory_that_is_no_size_is_refused = refuse [
+    device_memory_with_invalid_size_is_refused = refuse [
         "invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"
     ] { LIBNCCL_CPU_DEVICE_MEMORY = "1.5 apples" }
     device_without_memory_is_refused = refuse [
@@ -87,7 +87,7 @@ fn no_device_is_found() {
     assert!(describe(1).is_ok(), "a management library lists all devices");
 }
 
-fn variable_that_the_program_sets_before_cuda_starts_is_obeyed() {
+fn variable_set_before_cuda_starts_is_used() {
     // SAFETY: no other thread of this process reads the environment meanwhile.
     let set = |list| unsafe { env::set_var("CUDA_VISIBLE_DEVICES", list) };
     set("3");

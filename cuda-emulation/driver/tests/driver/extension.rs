@@ -19,12 +19,12 @@ crate::tests! {
     alias_of_device_memory_has_its_bytes
     range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
-    memory_stays_if_a_check_refuses_its_free
+    memory_is_kept_if_a_check_refuses_its_free
     operation_runs_once_even_if_its_stream_is_destroyed
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
-    failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
-    devices_are_described_before_cuda_is_initialised
-    failure_that_is_reported_alone_changes_nothing { LIBNCCL_CPU_FAILURES = "report" }
+    failure_is_sticky_in_the_operations_context_until_recovered
+    devices_are_described_before_cuda_is_initialized
+    failure_that_is_only_reported_changes_nothing { LIBNCCL_CPU_FAILURES = "report" }
 }
 
 /// Returns the driver's interface.
@@ -147,7 +147,7 @@ fn memory_of_a_file_is_device_memory() {
     }
 }
 
-fn memory_stays_if_a_check_refuses_its_free() {
+fn memory_is_kept_if_a_check_refuses_its_free() {
     static CHECKED: Mutex<Vec<(CString, CUdeviceptr, usize)>> = Mutex::new(Vec::new());
     /// Refuses each free that it has not seen.
     unsafe extern "C" fn check(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int {
@@ -282,7 +282,7 @@ fn enqueue_failure() -> CUstream {
     stream
 }
 
-fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
+fn failure_is_sticky_in_the_operations_context_until_recovered() {
     let failed = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
     let recover = interface().recover;
     let stream = enqueue_failure();
@@ -306,7 +306,7 @@ fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
     }
 }
 
-fn failure_that_is_reported_alone_changes_nothing() {
+fn failure_that_is_only_reported_changes_nothing() {
     let stream = enqueue_failure();
     // SAFETY: the stream is alive.
     unsafe { stream::synchronize(stream) }.expect("no error");
@@ -314,7 +314,7 @@ fn failure_that_is_reported_alone_changes_nothing() {
     cuda::ctx::synchronize().expect("no error");
 }
 
-fn devices_are_described_before_cuda_is_initialised() {
+fn devices_are_described_before_cuda_is_initialized() {
     // SAFETY: null is an error.
     let null = unsafe { (interface().describe)(0, ptr::null_mut()) };
     assert_eq!(result(null), Err(INVALID));

@@ -8,20 +8,20 @@ use cudarc::driver::sys::CUdeviceptr;
 use crate::work;
 
 crate::tests! {
-    host_that_touches_device_memory_dies_of_a_fault = touch_device_memory => SIGSEGV
-    device_memory_that_the_host_touches_is_reported_if_asked_for = touch_device_memory [
+    host_access_to_device_memory_is_a_segfault = touch_device_memory => SIGSEGV
+    host_access_to_device_memory_is_reported_if_enabled = touch_device_memory [
         "the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with", " [device-memory-touched]\n"
     ] { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
-    device_memory_that_the_host_touches_is_recorded_in_the_file = touch_device_memory [
+    host_access_to_device_memory_is_recorded_in_the_file = touch_device_memory [
         "\n{\"count\":1,\"finding\":\"device-memory-touched\",\"process\":", "cuMemAllocManaged or cuMemAllocHost\"}\n"
     ] { LIBNCCL_CPU_FAULTS = "report", LIBNCCL_CPU_REPORT = "/dev/stderr" } => SIGSEGV
-    freed_memory_that_the_host_touches_is_reported_if_asked_for = touch_freed_memory [
+    host_access_to_freed_memory_is_reported_if_enabled = touch_freed_memory [
         "the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "
     ] { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
     earlier_handler_is_called_after_a_report = touch_with_a_handler [
         "the host touched byte 16 of allocation 200", "an earlier handler"
     ] { LIBNCCL_CPU_FAULTS = "report" }
-    fault_beside_device_memory_is_not_reported = touch_nothing { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
+    fault_outside_device_memory_is_not_reported = touch_nothing { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
 }
 
 /// Allocates device memory more often than one segment of the list can hold.

@@ -26,22 +26,22 @@ crate::tests! {
     launches_of_a_graph_do_not_overlap
     launch_is_ordered_with_its_stream
     external_events_are_recorded_at_each_launch
-    work_that_is_not_joined_is_an_error
+    unjoined_work_is_an_error
     wait_for_work_outside_a_capture_is_an_error
-    calls_that_wait_make_a_capture_fail
-    default_stream_makes_the_capture_of_a_blocking_stream_fail
+    waiting_calls_invalidate_a_capture
+    default_stream_invalidates_the_capture_of_a_blocking_stream
     capture_info_has_the_graph_and_the_last_nodes
     graph_whose_memory_was_freed_is_not_launched
-    graphs_and_what_they_use_end_in_any_order
-    data_of_a_graph_is_released_when_nothing_has_it
-    stream_that_is_destroyed_ends_its_capture
-    user_objects_are_destroyed_when_nothing_refers_to_them
+    graphs_and_their_resources_are_destroyed_in_any_order
+    data_of_a_graph_is_released_with_its_last_reference
+    destroyed_stream_ends_its_capture
+    user_objects_are_destroyed_with_their_last_reference
     user_objects_outlive_the_launches_of_their_graph
-    wrong_references_to_user_objects_are_refused
+    invalid_references_to_user_objects_are_refused
     memory_of_a_launch_used_on_another_stream_is_reported [
         "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"
     ]
-    streams_of_a_graph_without_order_are_reported [
+    unordered_streams_of_a_graph_are_reported [
         "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"
     ]
 }
@@ -286,7 +286,7 @@ fn external_events_are_recorded_at_each_launch() {
     stream.synchronize().expect("the end");
 }
 
-fn work_that_is_not_joined_is_an_error() {
+fn unjoined_work_is_an_error() {
     let (context, one) = device(0);
     let two = context.new_stream().expect("a stream");
     let buffer = memory();
@@ -323,7 +323,7 @@ fn wait_for_work_outside_a_capture_is_an_error() {
     assert_eq!(try_wait(two.cu_stream(), inside), Err(error(CUresult::CUDA_ERROR_CAPTURED_EVENT)));
 }
 
-fn calls_that_wait_make_a_capture_fail() {
+fn waiting_calls_invalidate_a_capture() {
     use sys::CUstreamCaptureStatus::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED};
     type Call = fn(&CudaContext, &CudaStream) -> Result<(), DriverError>;
     let unsupported = error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -379,7 +379,7 @@ fn calls_that_wait_make_a_capture_fail() {
     assert!(stream.end_capture(FLAGS).is_err());
 }
 
-fn default_stream_makes_the_capture_of_a_blocking_stream_fail() {
+fn default_stream_invalidates_the_capture_of_a_blocking_stream() {
     let (_context, nonblocking) = device(0);
     let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
     let buffer = memory();
@@ -431,7 +431,7 @@ fn graph_whose_memory_was_freed_is_not_launched() {
     assert_eq!(graph.launch(), Err(error(CUresult::CUDA_ERROR_INVALID_VALUE)));
 }
 
-fn graphs_and_what_they_use_end_in_any_order() {
+fn graphs_and_their_resources_are_destroyed_in_any_order() {
     let (context, stream) = device(0);
     let null = ptr::null_mut::<c_void>();
     for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 0, 1], [2, 3, 1, 0]] {
@@ -471,7 +471,7 @@ fn graphs_and_what_they_use_end_in_any_order() {
     assert!(unsafe { result::graph::destroy(null.cast()) }.is_err());
 }
 
-fn data_of_a_graph_is_released_when_nothing_has_it() {
+fn data_of_a_graph_is_released_with_its_last_reference() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     static RELEASES: AtomicUsize = AtomicUsize::new(0);
     unsafe extern "C" fn run(_data: *mut c_void) {
@@ -508,7 +508,7 @@ fn data_of_a_graph_is_released_when_nothing_has_it() {
     assert_eq!(RUNS.load(Ordering::SeqCst), 4);
 }
 
-fn stream_that_is_destroyed_ends_its_capture() {
+fn destroyed_stream_ends_its_capture() {
     let (_context, stream) = device(0);
     let own = nonblocking();
     let buffer = memory();
@@ -595,7 +595,7 @@ fn require(counter: &AtomicUsize, expected: usize) {
 /// A flag of `cuGraphRetainUserObject`: moves the program's references to the graph.
 const MOVE: u32 = 1;
 
-fn user_objects_are_destroyed_when_nothing_refers_to_them() {
+fn user_objects_are_destroyed_with_their_last_reference() {
     let (_context, stream) = device(0);
     let locked = PROGRAM.lock().expect("nothing panics with it");
     let object = user_object(2);
@@ -675,7 +675,7 @@ fn user_objects_outlive_the_launches_of_their_graph() {
     }
 }
 
-fn wrong_references_to_user_objects_are_refused() {
+fn invalid_references_to_user_objects_are_refused() {
     const INVALID: Result<(), DriverError> = Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE));
     const TOO_MANY: u32 = i32::MAX as u32 + 1;
     let (_context, stream) = device(0);
@@ -728,7 +728,7 @@ fn memory_of_a_launch_used_on_another_stream_is_reported() {
     copy(to, buffer, other.cu_stream());
 }
 
-fn streams_of_a_graph_without_order_are_reported() {
+fn unordered_streams_of_a_graph_are_reported() {
     let (context, one) = device(0);
     let (buffer, to) = (memory(), memory());
     let two = context.new_stream().expect("a stream");

@@ -19,13 +19,13 @@ crate::tests! {
         "libnccl: 2 streams of device 1 were not destroyed before the process exits [leaked-stream]\n",
         "libnccl: 1 event of device 1 was not destroyed before the process exits [leaked-event]\n",
     ] { LIBNCCL_CPU_STRICT = "1" }
-    leak_that_is_ignored_is_not_listed = leave {
+    ignored_leak_is_not_listed = leave {
         LIBNCCL_CPU_STRICT = "1",
         LIBNCCL_CPU_IGNORE = "leaked-device-memory,leaked-host-memory,leaked-stream,leaked-event"
     }
-    leak_is_not_listed_unless_asked_for = leave
-    program_that_leaves_nothing_has_no_leaks = leave_nothing { LIBNCCL_CPU_STRICT = "1" }
-    stream_that_a_function_of_atexit_destroys_is_no_leak = destroy_at_exit { LIBNCCL_CPU_STRICT = "1" }
+    leak_is_not_listed_unless_enabled = leave
+    program_that_frees_everything_has_no_leaks = leave_nothing { LIBNCCL_CPU_STRICT = "1" }
+    stream_destroyed_by_an_atexit_function_is_no_leak = destroy_at_exit { LIBNCCL_CPU_STRICT = "1" }
 }
 
 /// Leaks twice as many objects of each kind as it frees, except for one kind.

@@ -13,19 +13,19 @@ crate::tests! {
     copy_between_devices_returns_the_data
     zeroed_memory_is_zero
     memory_beyond_an_allocation_is_refused
-    memory_that_is_freed_is_refused
-    allocations_are_no_mappings_each
+    freed_memory_is_refused
+    allocations_share_mappings
     memory_of_a_new_allocation_is_zero
     pinned_memory_is_copied_asynchronously
     pointer_attributes_distinguish_device_host_and_unknown
-    all_devices_leave_half_of_the_memory_to_the_host
+    all_devices_together_have_at_most_half_of_the_hosts_memory
     unknown_functions_are_not_supported
-    memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused [
+    memory_of_any_kind_beyond_the_limit_of_a_device_is_refused [
         "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"
     ] { LIBNCCL_CPU_DEVICE_MEMORY = "64K" }
 }
 
-fn memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused() {
+fn memory_of_any_kind_beyond_the_limit_of_a_device_is_refused() {
     const LIMIT: usize = 64 << 10;
     let out_of_memory = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     let context = work::context(1);
@@ -74,7 +74,7 @@ fn memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused() {
     }
 }
 
-fn all_devices_leave_half_of_the_memory_to_the_host() {
+fn all_devices_together_have_at_most_half_of_the_hosts_memory() {
     let information = fs::read_to_string("/proc/meminfo").expect("the host's memory");
     let total = information.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
     let host = 1024 * total.expect("a number");
@@ -141,7 +141,7 @@ fn memory_beyond_an_allocation_is_refused() {
     }
 }
 
-fn memory_that_is_freed_is_refused() {
+fn freed_memory_is_refused() {
     let _context = work::context(0);
     let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
     // SAFETY: the second free is refused, which is under test.
@@ -155,7 +155,7 @@ fn memory_that_is_freed_is_refused() {
     }
 }
 
-fn allocations_are_no_mappings_each() {
+fn allocations_share_mappings() {
     let context = work::context(0);
     let mappings = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").lines().count();
     let before = mappings();

@@ -29,7 +29,7 @@ crate::tests! {
     pinned_memory_freed_under_a_copy_is_reported ["race in allocation", "cuMemcpyDtoHAsync_v2 on stream", "cuMemFreeHost by the host"]
     pinned_memory_refilled_on_another_stream_is_reported ["race in allocation", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]
     allocation_used_on_another_stream_is_reported ["race in allocation", "cuMemAllocAsync on stream", "cuMemsetD8Async"]
-    rows_that_overlap_are_reported ["race in allocation", "cuMemsetD2D8Async", "rows of 8"]
+    overlapping_rows_are_reported ["race in allocation", "cuMemsetD2D8Async", "rows of 8"]
     races_of_many_streams_are_reported_once_and_counted [
         "race in allocation",
         "cuMemsetD8Async on stream",
@@ -41,36 +41,36 @@ crate::tests! {
         " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
     ]
     operation_of_a_peer_without_an_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "send of rank 0 on stream"]
-    streams_that_an_event_orders_are_not_reported
-    streams_that_the_host_orders_are_not_reported
-    event_recorded_again_orders_its_last_record
-    event_query_that_succeeds_orders_what_follows
+    streams_ordered_by_an_event_are_not_reported
+    streams_ordered_by_the_host_are_not_reported
+    event_recorded_again_orders_work_up_to_the_last_record
+    successful_event_query_orders_later_work
     blocking_streams_are_ordered_by_the_default_stream
     host_function_that_signals_another_thread_orders_later_work
     order_through_three_streams_is_not_reported
     readers_of_the_same_bytes_are_not_reported
-    neighbouring_bytes_are_not_reported
+    adjacent_bytes_are_not_reported
     interleaved_columns_are_not_reported
     free_that_waits_is_not_reported
-    memory_of_a_stream_is_freed_in_its_order
-    streams_that_come_and_go_are_not_reported
-    peers_that_order_two_streams_are_not_reported
+    stream_ordered_memory_is_freed_in_stream_order
+    short_lived_streams_are_not_reported
+    streams_ordered_by_peers_are_not_reported
     race_is_a_sticky_error_if_enabled ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
-    race_is_not_reported_if_switched_off = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
-    race_that_is_ignored_is_neither_reported_nor_an_error = make_races_without_an_error {
+    race_is_not_reported_if_disabled = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
+    ignored_race_is_neither_reported_nor_an_error = make_races_without_an_error {
         LIBNCCL_CPU_IGNORE = "free-under-work, race", LIBNCCL_CPU_RACES = "error"
     }
-    race_beside_one_that_is_ignored_is_reported = make_races_without_an_error [
+    race_next_to_an_ignored_one_is_reported = make_races_without_an_error [
         "race in allocation", " more operations were in races of cuMemsetD8Async and cuMemsetD8Async"
     ] { LIBNCCL_CPU_IGNORE = "free-under-work" }
-    findings_are_recorded_in_the_file_that_is_asked_for = make_races_without_an_error [
+    findings_are_recorded_in_the_given_file = make_races_without_an_error [
         "{\"count\":1,\"finding\":\"race\",\"process\":",
         ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
         "{\"count\":98,\"finding\":\"race\",\"process\":",
         "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
         "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
     ] { LIBNCCL_CPU_REPORT = "/dev/stderr" }
-    race_has_the_stacks_of_its_calls_if_asked_for = two_streams_without_an_event_are_reported [
+    race_has_stack_traces_if_enabled = two_streams_without_an_event_are_reported [
         "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
         "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
         "        driver::races::fill",
@@ -78,7 +78,7 @@ crate::tests! {
         "        driver::races::two_streams_without_an_event_are_reported",
         "        driver::main",
     ] { LIBNCCL_CPU_STACKS = "1" }
-    race_is_recorded_with_its_stacks = free_under_work_is_reported [
+    race_is_recorded_with_stack_traces = free_under_work_is_reported [
         ",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"
     ] { LIBNCCL_CPU_STACKS = "1", LIBNCCL_CPU_REPORT = "/dev/stderr" }
 }
@@ -245,7 +245,7 @@ fn fill_columns(buffer: CUdeviceptr, stream: CUstream) {
     filled.result().expect("a memset");
 }
 
-fn rows_that_overlap_are_reported() {
+fn overlapping_rows_are_reported() {
     let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
     fill_columns(buffer, one);
     fill_columns(buffer + 7, two);
@@ -266,7 +266,7 @@ fn race_is_a_sticky_error_if_enabled() {
     assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
 }
 
-fn streams_that_an_event_orders_are_not_reported() {
+fn streams_ordered_by_an_event_are_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     for _ in 0..10 {
         fill(from, one);
@@ -276,7 +276,7 @@ fn streams_that_an_event_orders_are_not_reported() {
     }
 }
 
-fn streams_that_the_host_orders_are_not_reported() {
+fn streams_ordered_by_the_host_are_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     fill(from, one);
     synchronize(one);
@@ -288,7 +288,7 @@ fn streams_that_the_host_orders_are_not_reported() {
     fill(to, two);
 }
 
-fn event_recorded_again_orders_its_last_record() {
+fn event_recorded_again_orders_work_up_to_the_last_record() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let event = record(one);
     fill(from, one);
@@ -298,7 +298,7 @@ fn event_recorded_again_orders_its_last_record() {
     copy(to, from, two);
 }
 
-fn event_query_that_succeeds_orders_what_follows() {
+fn successful_event_query_orders_later_work() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     fill(from, one);
     let event = record(one);
@@ -351,7 +351,7 @@ fn readers_of_the_same_bytes_are_not_reported() {
     copy(to, from, two);
 }
 
-fn neighbouring_bytes_are_not_reported() {
+fn adjacent_bytes_are_not_reported() {
     let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
     // SAFETY: see above.
     unsafe {
@@ -368,7 +368,7 @@ fn free_that_waits_is_not_reported() {
     free(to);
 }
 
-fn memory_of_a_stream_is_freed_in_its_order() {
+fn stream_ordered_memory_is_freed_in_stream_order() {
     let Bench { streams: [one, two], .. } = bench();
     for _ in 0..20 {
         // SAFETY: each is freed once, after its use.
@@ -382,7 +382,7 @@ fn memory_of_a_stream_is_freed_in_its_order() {
     }
 }
 
-fn streams_that_come_and_go_are_not_reported() {
+fn short_lived_streams_are_not_reported() {
     let Bench { buffers: [buffer, _], .. } = bench();
     for _ in 0..50 {
         let fresh = nonblocking();
@@ -433,7 +433,7 @@ fn operation_of_a_peer_without_an_event_is_reported() {
     result::ctx::synchronize().expect("the end");
 }
 
-fn peers_that_order_two_streams_are_not_reported() {
+fn streams_ordered_by_peers_are_not_reported() {
     let Bench { streams: [one, two], buffers: [shared, buffer] } = bench();
     let other = memory();
     for receive_first in [false, true] {

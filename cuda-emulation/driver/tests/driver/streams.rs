@@ -16,9 +16,9 @@ crate::tests! {
     host_functions_run_in_the_order_of_their_stream
     host_function_must_not_wait
     default_stream_waits_for_blocking_streams
-    stream_that_is_destroyed_executes_its_work
-    context_of_another_device_refuses_an_event
-    context_that_is_retained_during_its_release_stays
+    destroyed_stream_completes_its_work
+    event_is_refused_by_the_context_of_another_device
+    context_retained_during_its_release_is_kept
 }
 
 /// Makes a stream wait until the returned function is called.
@@ -155,7 +155,7 @@ fn default_stream_waits_for_blocking_streams() {
     destroy(blocking);
 }
 
-fn stream_that_is_destroyed_executes_its_work() {
+fn destroyed_stream_completes_its_work() {
     let context = CudaContext::new(0).expect("device 0");
     let (open, event) = {
         let stream = context.new_stream().expect("a stream");
@@ -166,7 +166,7 @@ fn stream_that_is_destroyed_executes_its_work() {
     event.synchronize().expect("the end of the work");
 }
 
-fn context_of_another_device_refuses_an_event() {
+fn event_is_refused_by_the_context_of_another_device() {
     let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
     let event = one.new_event(None).expect("an event");
     let stream = two.new_stream().expect("a stream");
@@ -176,7 +176,7 @@ fn context_of_another_device_refuses_an_event() {
     stream.wait(&event).expect("waiting is allowed");
 }
 
-fn context_that_is_retained_during_its_release_stays() {
+fn context_retained_during_its_release_is_kept() {
     result::init().expect("the driver");
     let device = result::device::get(0).expect("device 0");
     // SAFETY: device 0 is there; each retain below has its release.

@@ -18,11 +18,11 @@ crate::tests! {
     copy_across_mapped_memory_returns_the_data
     memory_mapped_at_two_addresses_is_the_same
     unmapped_memory_is_refused_and_can_be_mapped_again
-    wrong_calls_of_virtual_memory_are_refused
+    invalid_virtual_memory_calls_are_refused
     attributes_of_mapped_memory_describe_its_part
     memory_of_a_file_descriptor_is_the_same
-    free_memory_grows_back_once_memory_is_released_and_unmapped
-    unordered_work_on_neighbours_that_are_mapped_is_not_reported
+    free_memory_is_restored_after_release_and_unmap
+    unordered_work_on_adjacent_mapped_memory_is_not_reported
     race_in_the_second_part_of_mapped_memory_is_reported [
         "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "reads bytes 0 to 100"
     ]
@@ -36,7 +36,7 @@ crate::tests! {
     use_by_a_device_without_access_is_a_fault [
         "fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"
     ]
-    write_to_memory_that_may_be_read_is_a_fault [
+    write_to_read_only_memory_is_a_fault [
         "fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"
     ]
 }
@@ -179,7 +179,7 @@ fn unmapped_memory_is_refused_and_can_be_mapped_again() {
     }
 }
 
-fn wrong_calls_of_virtual_memory_are_refused() {
+fn invalid_virtual_memory_calls_are_refused() {
     let _context = context(0);
     let (address, handle) = (mapped(0, 3), create(0, 2 * PART));
     let (second, free) = (address + PART as u64, reserve(3 * PART));
@@ -352,7 +352,7 @@ fn memory_of_a_file_descriptor_is_the_same() {
     assert_eq!(context.mem_get_info().expect("memory").0, free, "it is there once");
 }
 
-fn free_memory_grows_back_once_memory_is_released_and_unmapped() {
+fn free_memory_is_restored_after_release_and_unmap() {
     let context = context(3);
     let free = || context.mem_get_info().expect("memory").0;
     let before = free();
@@ -374,7 +374,7 @@ fn free_memory_grows_back_once_memory_is_released_and_unmapped() {
     assert_eq!(free(), before);
 }
 
-fn unordered_work_on_neighbours_that_are_mapped_is_not_reported() {
+fn unordered_work_on_adjacent_mapped_memory_is_not_reported() {
     let context = context(0);
     let (one, two) = (nonblocking(), nonblocking());
     let (address, middle) = (mapped(0, 3), PART + PART / 2);
@@ -451,7 +451,7 @@ fn use_by_a_device_without_access_is_a_fault() {
     fault(1, mapped(0, 2));
 }
 
-fn write_to_memory_that_may_be_read_is_a_fault() {
+fn write_to_read_only_memory_is_a_fault() {
     let _context = context(0);
     let address = mapped(0, 2);
     assert_eq!(

@@ -16,9 +16,9 @@
 
 static const char *name;
 
-static void say(const char *what, cudaError_t answer) {
+static void say(const char *what, cudaError_t result) {
     cudaError_t last = cudaGetLastError();
-    printf("%s, %s: %d, %d\n", name, what, (int)answer, (int)last);
+    printf("%s, %s: %d, %d\n", name, what, (int)result, (int)last);
     fflush(stdout);
 }
 
@@ -37,10 +37,10 @@ static void *driver(const char *function) {
 static void entry_point(const char *function, unsigned version) {
     void *found = (void *)1;
     enum cudaDriverEntryPointQueryResult status = (enum cudaDriverEntryPointQueryResult)9;
-    cudaError_t answer = cudaGetDriverEntryPointByVersion(function, &found, version, cudaEnableDefault, &status);
+    cudaError_t result = cudaGetDriverEntryPointByVersion(function, &found, version, cudaEnableDefault, &status);
     char what[120];
     snprintf(what, sizeof what, "%s %u (%s, status %d)", function, version, found == NULL ? "null" : found == (void *)1 ? "kept" : "found", (int)status);
-    say(what, answer);
+    say(what, result);
 }
 
 static void driver_entry_points(void) {
@@ -73,11 +73,11 @@ static void procedures(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         void *found = (void *)1;
         CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)9;
-        CUresult answer = get(cases[i].function, &found, cases[i].version, cases[i].flags, &status);
+        CUresult result = get(cases[i].function, &found, cases[i].version, cases[i].flags, &status);
         char what[120];
         snprintf(what, sizeof what, "%s %d flags %d (%s, status %d)", cases[i].function, cases[i].version, (int)cases[i].flags,
                  found == NULL ? "null" : found == (void *)1 ? "kept" : "found", (int)status);
-        say(what, (cudaError_t)answer);
+        say(what, (cudaError_t)result);
     }
     void *found = (void *)1;
     say("without a status", (cudaError_t)get("cuNoSuchFunction", &found, 12000, 0, NULL));
@@ -571,10 +571,10 @@ static cudaError_t fault(void) {
 static cudaError_t faulty;
 
 /* Prints the error of the fault, which differs, as 999999. */
-static void after(const char *what, cudaError_t answer) {
+static void after(const char *what, cudaError_t result) {
     cudaError_t last = cudaGetLastError();
     int same = 999999;
-    printf("%s, %s: %d, %d\n", name, what, answer == faulty ? same : (int)answer, last == faulty ? same : (int)last);
+    printf("%s, %s: %d, %d\n", name, what, result == faulty ? same : (int)result, last == faulty ? same : (int)last);
     fflush(stdout);
 }
 
@@ -667,8 +667,8 @@ static void names(void) {
     CUresult (*get)(CUresult, const char **) = driver("cuGetErrorName");
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         const char *text = "kept";
-        CUresult answer = get((CUresult)codes[i], &text);
-        printf("names: %d of the driver is %s, %d\n", codes[i], text ? text : "null", (int)answer);
+        CUresult result = get((CUresult)codes[i], &text);
+        printf("names: %d of the driver is %s, %d\n", codes[i], text ? text : "null", (int)result);
     }
 }
 

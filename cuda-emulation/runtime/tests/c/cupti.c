@@ -1,5 +1,5 @@
-/* Profiling with NVIDIA's CUPTI, as PyTorch begins it: each call ends with an error that has a text, and the program goes
- * on. CUPTI's header is not needed. */
+/* Profiling with NVIDIA's CUPTI, as PyTorch starts it: each call returns an error with a text, and the program
+ * continues. CUPTI's header is not needed. */
 
 #include "cuda_check.h"
 

@@ -1,4 +1,4 @@
-/* A function of the host that holds up a stream. */
+/* A host function that blocks a stream. */
 #ifndef GATE_H
 #define GATE_H
 

@@ -9,7 +9,7 @@
 static void *library;
 
 /* Calls a function by its name, with these arguments, and requires a result. */
-#define ANSWERS(expected, name, ...) \
+#define RETURNS(expected, name, ...) \
     do { \
         union { \
             void *found; \

@@ -21,20 +21,20 @@ static void blas(cudaStream_t stream) {
     int version = 0, major = 0, value = -1;
     float one = 1;
     open_library(CUBLAS);
-    ANSWERS(INVALID_VALUE, "cublasCreate_v2", NULL);
-    ANSWERS(NOT_INITIALIZED, "cublasSetStream_v2", NULL, stream);
-    ANSWERS(0, "cublasCreate_v2", &handle);
-    ANSWERS(0, "cublasCreate_v2", &other);
+    RETURNS(INVALID_VALUE, "cublasCreate_v2", NULL);
+    RETURNS(NOT_INITIALIZED, "cublasSetStream_v2", NULL, stream);
+    RETURNS(0, "cublasCreate_v2", &handle);
+    RETURNS(0, "cublasCreate_v2", &other);
     REQUIRE(handle != NULL && other != NULL && handle != other);
-    ANSWERS(0, "cublasGetStream_v2", handle, &same);
+    RETURNS(0, "cublasGetStream_v2", handle, &same);
     REQUIRE(same == NULL);
-    ANSWERS(0, "cublasSetStream_v2", handle, stream);
-    ANSWERS(0, "cublasGetStream_v2", handle, &same);
+    RETURNS(0, "cublasSetStream_v2", handle, stream);
+    RETURNS(0, "cublasGetStream_v2", handle, &same);
     REQUIRE(same == stream);
-    ANSWERS(0, "cublasGetStream_v2", other, &same);
+    RETURNS(0, "cublasGetStream_v2", other, &same);
     REQUIRE(same == NULL);
-    ANSWERS(0, "cublasGetVersion_v2", handle, &version);
-    ANSWERS(0, "cublasGetProperty", 0, &major);
+    RETURNS(0, "cublasGetVersion_v2", handle, &version);
+    RETURNS(0, "cublasGetProperty", 0, &major);
     REQUIRE_EQUAL(CUDART_VERSION / 1000, major);
     REQUIRE_EQUAL(major, version / 10000);
     const char *const settings[][2] = {
@@ -43,38 +43,38 @@ static void blas(cudaStream_t stream) {
         {"cublasSetAtomicsMode", "cublasGetAtomicsMode"},
     };
     for (int i = 0; i < 3; i++) {
-        ANSWERS(0, settings[i][1], handle, &value);
+        RETURNS(0, settings[i][1], handle, &value);
         REQUIRE_EQUAL(0, value);
-        ANSWERS(0, settings[i][0], handle, 1);
-        ANSWERS(0, settings[i][1], handle, &value);
+        RETURNS(0, settings[i][0], handle, 1);
+        RETURNS(0, settings[i][1], handle, &value);
         REQUIRE_EQUAL(1, value);
-        ANSWERS(INVALID_VALUE, settings[i][1], handle, NULL);
+        RETURNS(INVALID_VALUE, settings[i][1], handle, NULL);
     }
     CUDA(cudaMalloc(&workspace, 1024));
-    ANSWERS(0, "cublasSetWorkspace_v2", handle, workspace, (size_t)1024);
+    RETURNS(0, "cublasSetWorkspace_v2", handle, workspace, (size_t)1024);
     CUDA(cudaFree(workspace));
-    ANSWERS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
-    ANSWERS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
-    ANSWERS(NOT_SUPPORTED, "cublasGemmEx_64", handle);
-    ANSWERS(0, "cublasDestroy_v2", handle);
-    ANSWERS(NOT_INITIALIZED, "cublasDestroy_v2", handle);
-    ANSWERS(NOT_INITIALIZED, "cublasSetStream_v2", handle, stream);
-    ANSWERS(0, "cublasDestroy_v2", other);
+    RETURNS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
+    RETURNS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
+    RETURNS(NOT_SUPPORTED, "cublasGemmEx_64", handle);
+    RETURNS(0, "cublasDestroy_v2", handle);
+    RETURNS(NOT_INITIALIZED, "cublasDestroy_v2", handle);
+    RETURNS(NOT_INITIALIZED, "cublasSetStream_v2", handle, stream);
+    RETURNS(0, "cublasDestroy_v2", other);
 }
 
 static void random_numbers(cudaStream_t stream) {
     void *generator = NULL;
     float numbers[2];
     open_library("libcurand.so.10");
-    ANSWERS(TYPE_ERROR, "curandCreateGenerator", &generator, 7);
-    ANSWERS(0, "curandCreateGenerator", &generator, PSEUDO_DEFAULT);
-    ANSWERS(0, "curandSetStream", generator, stream);
-    ANSWERS(0, "curandSetPseudoRandomGeneratorSeed", generator, 299792458ULL);
-    ANSWERS(0, "curandSetGeneratorOffset", generator, 1ULL);
-    ANSWERS(LAUNCH_FAILURE, "curandGenerateUniform", generator, numbers, (size_t)2);
-    ANSWERS(0, "curandDestroyGenerator", generator);
-    ANSWERS(RAND_NOT_INITIALIZED, "curandDestroyGenerator", generator);
-    ANSWERS(RAND_NOT_INITIALIZED, "curandSetStream", generator, stream);
+    RETURNS(TYPE_ERROR, "curandCreateGenerator", &generator, 7);
+    RETURNS(0, "curandCreateGenerator", &generator, PSEUDO_DEFAULT);
+    RETURNS(0, "curandSetStream", generator, stream);
+    RETURNS(0, "curandSetPseudoRandomGeneratorSeed", generator, 299792458ULL);
+    RETURNS(0, "curandSetGeneratorOffset", generator, 1ULL);
+    RETURNS(LAUNCH_FAILURE, "curandGenerateUniform", generator, numbers, (size_t)2);
+    RETURNS(0, "curandDestroyGenerator", generator);
+    RETURNS(RAND_NOT_INITIALIZED, "curandDestroyGenerator", generator);
+    RETURNS(RAND_NOT_INITIALIZED, "curandSetStream", generator, stream);
 }
 
 int main(void) {

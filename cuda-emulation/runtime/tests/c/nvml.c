@@ -37,7 +37,7 @@ typedef struct {
     unsigned char health_summary;
 } Fabric;
 
-#define NVML(name, ...) ANSWERS(0, name, __VA_ARGS__)
+#define NVML(name, ...) RETURNS(0, name, __VA_ARGS__)
 
 /* The handle of a device, by its number, its UUID and the id of its bus in CUDA's form. */
 static Handle handle_of(int index) {
@@ -79,7 +79,7 @@ static void compare(int index) {
     }
     NVML("nvmlDeviceGetUUID", handle, text, 96u);
     REQUIRE(strcmp(text, expected) == 0);
-    ANSWERS(INSUFFICIENT_SIZE, "nvmlDeviceGetUUID", handle, text, 40u);
+    RETURNS(INSUFFICIENT_SIZE, "nvmlDeviceGetUUID", handle, text, 40u);
     NVML("nvmlDeviceGetPciInfo_v3", handle, &pci);
     REQUIRE(strcmp(pci.legacy, bus) == 0 && strcmp(pci.id + 4, bus) == 0);
     REQUIRE_EQUAL(properties.pciBusID, pci.bus);
@@ -93,7 +93,7 @@ static void compare(int index) {
     REQUIRE_EQUAL(total, memory_v2.total);
     REQUIRE_EQUAL(free, memory_v2.free);
     memory_v2.version = 1;
-    ANSWERS(MISMATCH, "nvmlDeviceGetMemoryInfo_v2", handle, &memory_v2);
+    RETURNS(MISMATCH, "nvmlDeviceGetMemoryInfo_v2", handle, &memory_v2);
     NVML("nvmlDeviceGetIndex", handle, &number);
     REQUIRE_EQUAL(index, (int)number);
 }
@@ -124,10 +124,10 @@ static void require_no_fabric(Handle handle) {
         REQUIRE(memcmp((char *)info + sizes[number], (char *)expected + sizes[number], sizeof info - sizes[number]) == 0);
     }
     Fabric info = {.version = 1};
-    ANSWERS(MISMATCH, "nvmlDeviceGetGpuFabricInfoV", handle, &info);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfoV", handle, NULL);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", handle, NULL);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", NULL, &info);
+    RETURNS(MISMATCH, "nvmlDeviceGetGpuFabricInfoV", handle, &info);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfoV", handle, NULL);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", handle, NULL);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", NULL, &info);
 }
 
 static void require_processes(int index, unsigned expected, unsigned long long used) {
@@ -138,7 +138,7 @@ static void require_processes(int index, unsigned expected, unsigned long long u
     REQUIRE(count == 0 || process.pid == (unsigned)getpid());
     REQUIRE_EQUAL(used, process.used);
     count = 0;
-    ANSWERS(expected ? INSUFFICIENT_SIZE : 0, "nvmlDeviceGetComputeRunningProcesses", handle_of(index), &count, NULL);
+    RETURNS(expected ? INSUFFICIENT_SIZE : 0, "nvmlDeviceGetComputeRunningProcesses", handle_of(index), &count, NULL);
     REQUIRE_EQUAL(expected, count);
 }
 
@@ -148,10 +148,10 @@ int main(void) {
     void *memory;
     char text[96];
     open_library("libnvidia-ml.so.1");
-    ANSWERS(UNINITIALIZED, "nvmlShutdown");
-    ANSWERS(UNINITIALIZED, "nvmlDeviceGetCount_v2", &count);
-    ANSWERS(UNINITIALIZED, "nvmlDeviceGetMigMode", NULL, &count, &count);
-    ANSWERS(UNINITIALIZED, "nvmlDeviceGetGpuFabricInfo", NULL, text);
+    RETURNS(UNINITIALIZED, "nvmlShutdown");
+    RETURNS(UNINITIALIZED, "nvmlDeviceGetCount_v2", &count);
+    RETURNS(UNINITIALIZED, "nvmlDeviceGetMigMode", NULL, &count, &count);
+    RETURNS(UNINITIALIZED, "nvmlDeviceGetGpuFabricInfo", NULL, text);
     NVML("nvmlInit_v2");
     NVML("nvmlInitWithFlags", 0);
     NVML("nvmlShutdown");
@@ -178,13 +178,13 @@ int main(void) {
     CUDA(cudaFree(memory));
 
     Handle none = NULL, first = handle_of(0), second = handle_of(1);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", devices, &none);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetName", none, text, 96u);
-    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", 0, NULL);
-    ANSWERS(NOT_FOUND, "nvmlDeviceGetHandleByUUID", "GPU-0", &none);
-    ANSWERS(NOT_FOUND, "nvmlDeviceGetHandleByPciBusId_v2", "0001:01:00.0", &none);
-    ANSWERS(NOT_SUPPORTED, "nvmlDeviceGetMigMode", first, &count, &count);
-    ANSWERS(NOT_SUPPORTED, "nvmlDeviceGetUtilizationRates", first, text);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", devices, &none);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetName", none, text, 96u);
+    RETURNS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", 0, NULL);
+    RETURNS(NOT_FOUND, "nvmlDeviceGetHandleByUUID", "GPU-0", &none);
+    RETURNS(NOT_FOUND, "nvmlDeviceGetHandleByPciBusId_v2", "0001:01:00.0", &none);
+    RETURNS(NOT_SUPPORTED, "nvmlDeviceGetMigMode", first, &count, &count);
+    RETURNS(NOT_SUPPORTED, "nvmlDeviceGetUtilizationRates", first, text);
     /* Reads, writes, NVLink. */
     const int expected[] = {0, 0, 5};
     for (int capability = 0; capability < 3; capability++) {
@@ -197,7 +197,7 @@ int main(void) {
     CUDA(cudaDriverGetVersion(&devices));
     REQUIRE_EQUAL(devices, status);
     NVML("nvmlShutdown");
-    ANSWERS(UNINITIALIZED, "nvmlDeviceGetName", first, text, 96u);
+    RETURNS(UNINITIALIZED, "nvmlDeviceGetName", first, text, 96u);
     puts("ok: the devices are CUDA's");
     return 0;
 }

@@ -30,7 +30,7 @@ int main(void) {
     CUDA(cudaEventRecord(event, 0));
     CUDA_NOT_READY(cudaStreamQuery(0));
     CUDA_NOT_READY(cudaStreamQuery(cudaStreamPerThread));
-    /* It ends although this thread's stream is held up. */
+    /* It completes although this thread's stream is blocked. */
     pthread_t thread;
     void *device = NULL;
     REQUIRE_EQUAL(0, pthread_create(&thread, NULL, other_thread, NULL));

@@ -11,7 +11,7 @@
 enum { SHORT = 1000, LONG = 1 << 20, LENGTHS = 2 };
 static const size_t lengths[LENGTHS] = {SHORT, LONG};
 
-/* What the exporter sends first. */
+/* The exporter's first message. */
 struct handles {
     cudaIpcMemHandle_t memory[LENGTHS];
     cudaIpcEventHandle_t filled, never, destroyed;

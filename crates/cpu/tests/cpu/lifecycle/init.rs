@@ -251,7 +251,7 @@ fn function_table_is_complete() {
 }
 
 #[test]
-fn thread_gets_its_own_last_error_or_the_latest() {
+fn last_error_is_the_threads_or_the_latest() {
     let _alone = alone();
     let fail = |count| assert_eq!(nccl!(ncclCommInitAll(&mut ptr::null_mut(), count, ptr::null())), ARGUMENT);
     on_threads(1, |_| {

@@ -285,7 +285,7 @@ fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// As in NCCL, the handle of a communicator that grows is there immediately.
+/// As in NCCL, the handle of a growing communicator is valid immediately.
 #[test]
 fn grow_of_a_nonblocking_comm_returns_success_in_progress() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -297,7 +297,7 @@ fn grow_of_a_nonblocking_comm_returns_success_in_progress() {
         let (comm, number) = comms.get(rank).map_or((ptr::null_mut(), rank as i32), |comm| (comm.0, -1));
         let id = if rank == 1 { ptr::null() } else { &raw const id };
         assert_eq!(nccl!(ncclCommGrow(comm, 3, id, number, grown, &mut config)), OK, "{}", last_error());
-        // As in NCCL, this handle is there immediately.
+        // As in NCCL, this handle is valid immediately.
         assert!(rank == 2 || async_error(*grown) == PROGRESS);
     }
     grown.iter().for_each(|comm| assert_eq!(wait_async(*comm), OK, "{}", last_error()));

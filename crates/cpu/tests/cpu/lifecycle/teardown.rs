@@ -78,7 +78,7 @@ fn teardown_cancels_creation() {
             assert_eq!((code, async_error(comm)), (OK, PROGRESS));
             thread::sleep(Duration::from_millis(30));
             soon(end, comms[0]);
-            // As in NCCL, the handle of a communicator that grows is there immediately.
+            // As in NCCL, the handle of a growing communicator is valid immediately.
             assert_eq!(child.is_null(), turn < 3);
             if turn == 3 {
                 assert_eq!(wait_async(child), REMOTE);
@@ -234,7 +234,7 @@ fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
     thread::scope(|scope| {
         scope.spawn(|| sum_in_an_open_group(&comms[..1], &mut buffer)).join().unwrap();
     });
-    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK, "nobody waits for the group any more");
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK, "nothing waits for the group any more");
     assert_eq!(async_error(comms[1].0), REMOTE);
     assert_eq!(buffer, [1]);
     comms.into_iter().for_each(Comm::destroy);
