@@ -29,7 +29,7 @@ static void *go_on(void *unused) {
     ncclUniqueId id;
     ncclComm_t comm = NULL;
     (void)unused;
-    /* Runs last when a thread exits. */
+    /* The namespaces are the last resource that the exiting main thread releases. */
     while (readlink("/proc/self/ns/net", text, sizeof text) >= 0)
         nanosleep(&pause, NULL);
     CHECK(ncclGetUniqueId(&id));
