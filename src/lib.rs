@@ -1,5 +1,5 @@
 //! Safe bindings to [NCCL](https://developer.nvidia.com/nccl), NVIDIA's library for collective communication between GPUs.
-//! Every NCCL version from 2.13 to 2.32 works, loaded at run time or linked at build time.
+//! Every NCCL version from 2.13 to 2.32 can be loaded at run time or linked at build time.
 //!
 //! # Quick start
 //!
@@ -36,10 +36,12 @@
 //!
 //! # Errors
 //!
-//! Methods return errors and do not panic. An [`Error`] names the call, the values and what was expected. If the loaded
-//! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it. With
-//! [`Config::timeout`], a missing rank causes [`Error::Timeout`] instead of a hang. To record or time operations, add an
-//! [`Observer`](observer::Observer): your own, or the recorder or watchdog of `libnccl-observe`.
+//! Invalid input causes an error, not a panic. An [`Error`] names the call, the values and what was expected. If the loaded
+//! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it.
+//!
+//! With [`Config::timeout`], a host wait for a missing rank ends with [`Error::Timeout`]. On GPUs, operations return when they
+//! are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To record or time operations, add
+//! an [`Observer`](observer::Observer): your own, or the recorder or watchdog of `libnccl-observe`.
 //!
 //! # Features
 //!

@@ -285,9 +285,9 @@ typedef struct ncclCommProperties {
     size_t devCommRuntimeVersionSize;
     /** True if logical endpoints work on this system. Since NCCL 2.32.3. */
     bool cftSupport;
-    /** True if they support multicast. Since NCCL 2.32.3. */
+    /** True if logical endpoints support multicast. Since NCCL 2.32.3. */
     bool cftMulticastSupport;
-    /** True if they support counted operations. Since NCCL 2.32.3. */
+    /** True if logical endpoints support counted operations. Since NCCL 2.32.3. */
     bool cftCountedSupport;
 } ncclCommProperties_t;
 

@@ -125,20 +125,20 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.memory_space
     }
 
-    /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run.
+    /// Returns the address, for CUDA calls that read. Keep the buffer until the work that these calls enqueue is complete.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the address, for calls that write.
+    /// Returns the address, for CUDA calls that write. Keep the buffer as for [`as_ptr`](Self::as_ptr).
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements, or `None` on a GPU and while the buffer is a [`Window`](crate::window::Window), which other ranks
-    /// may write.
+    /// Returns the elements. Returns `None` for memory of a GPU, and while the buffer is registered as a
+    /// [`Window`](crate::window::Window), because other ranks may then write to it.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
         // SAFETY: elements in host memory, alive and unchanged as long as the buffer is borrowed. Their bytes are initialized:
@@ -147,7 +147,7 @@ impl<T: Element> NcclBuffer<T> {
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
     }
 
-    /// Returns the elements for writing, or `None` as [`as_slice`](Self::as_slice) does.
+    /// Returns the elements for writing, or `None` in the same cases as [`as_slice`](Self::as_slice).
     ///
     /// ```
     /// let mut buffer = libnccl_cpu::nccl().alloc::<i32>(3)?;

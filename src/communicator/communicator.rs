@@ -148,8 +148,8 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more.
-    /// The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
+    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more. The
+    /// caller keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     pub unsafe fn from_raw(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         let shared = Shared::new(&nccl.library, raw, Origin::default());
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
@@ -247,15 +247,15 @@ impl Communicator {
     }
 
     /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an
-    /// abort. The communicator keeps ownership of the handle. Code that passes the handle to C functions must keep the rule
-    /// for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// abort. The communicator keeps ownership of the handle. The caller must not call libnccl on a thread with an open NCCL
+    /// group that other code has started; see [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
     /// Returns the C handle, which the caller has to destroy; null after an abort. [`from_raw`](Self::from_raw) takes it
-    /// back. The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
+    /// back. The caller must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {

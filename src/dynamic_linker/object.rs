@@ -99,7 +99,7 @@ impl Scope {
     }
 }
 
-/// Keeps the object with this code, and its dependencies, loaded until the process ends.
+/// Keeps the shared library that contains this crate, and its dependencies, loaded until the process exits.
 ///
 /// A program can close a plugin that contains this crate while a thread, a signal handler or another library still
 /// calls it. The linker flag `-z nodelete` would prevent the unloading, but only the plugin's author can set it.
@@ -107,7 +107,7 @@ pub fn keep_loaded() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| {
         let own: fn() = keep_loaded;
-        // Without an object, as in a static program, nothing can be unloaded.
+        // In a static program, there is no shared library that could be unloaded.
         let _ = Object::at(own as *const c_void).and_then(|object| object.scope());
     });
 }

@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
-/// NCCL lacks the operations with a count for each rank. In a group, [`all_gather_v`](Self::all_gather_v) calls broadcasts and
-/// [`reduce_scatter_v`](Self::reduce_scatter_v) reductions, one for each rank. The others call sends and receives, and take no
-/// options. Their errors are the errors of [every operation](Self#errors-of-operations).
+/// NCCL lacks the operations with a count for each rank. [`all_gather_v`](Self::all_gather_v) is a group of broadcasts, one for
+/// each rank, and [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The other operations are groups of sends
+/// and receives, and take no options. Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
-    /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
-    /// `recv` at least as many as the sum of the counts.
+    /// count for each rank. `counts` holds one count per rank and is the same on all ranks. `send` holds `counts[rank]`
+    /// elements, and `recv` holds at least as many elements as the sum of the counts.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -55,8 +55,9 @@ impl Communicator {
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
-    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
-    /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
+    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` holds one count per rank and is the
+    /// same on all ranks. `send` holds at least as many elements as the sum of the counts, and `recv` holds `counts[rank]`
+    /// elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -136,8 +137,8 @@ impl Communicator {
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
-    /// rank, the length of its `send`. On the root, `counts` has the counts of all ranks, and `recv` holds at least as many
-    /// elements as their sum. The other ranks ignore both, which may be empty.
+    /// rank, which is the length of the rank's `send`. On the root, `counts` holds the counts of all ranks, and `recv` holds at
+    /// least as many elements as their sum. The other ranks ignore `counts` and `recv`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -182,8 +183,8 @@ impl Communicator {
     }
 
     /// Scatters `send` of rank `root`; rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
-    /// the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
-    /// elements as their sum. The other ranks ignore both, which may be empty.
+    /// which is the length of the rank's `recv`. On the root, `counts` holds the counts of all ranks, and `send` holds at least
+    /// as many elements as their sum. The other ranks ignore `counts` and `send`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;

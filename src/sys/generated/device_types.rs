@@ -309,9 +309,9 @@ pub struct ncclCommProperties {
     pub devCommRuntimeVersionSize: usize,
     /// True if logical endpoints work on this system. Since NCCL 2.32.3.
     pub cftSupport: bool,
-    /// True if they support multicast. Since NCCL 2.32.3.
+    /// True if logical endpoints support multicast. Since NCCL 2.32.3.
     pub cftMulticastSupport: bool,
-    /// True if they support counted operations. Since NCCL 2.32.3.
+    /// True if logical endpoints support counted operations. Since NCCL 2.32.3.
     pub cftCountedSupport: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

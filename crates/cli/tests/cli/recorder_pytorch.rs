@@ -118,7 +118,9 @@ fn ranks_that_hold_up_a_job_are_named() {
         Some(dump(1, [[7, 7], [6, 5]], &[open(&LOW, 6)])),
     ];
     let [one, other] = crossed;
-    case("groups_in_another_order", [one, other, busy(2), busy(3)], &[0, 1]);
+    // Rank 3 waits for rank 1, and rank 2 for rank 3: neither is part of the circle.
+    let waiting = Some(dump(2, [[8, 7], [6, 5]], &[open(&ALL, 8), open(&HIGH, 6)]));
+    case("groups_in_another_order", [one, other, waiting, busy(3)], &[0, 1]);
     for (name, change) in [
         ("another_operation", json!({ "profiling_name": "nccl:broadcast" })),
         ("another_type", json!({ "input_dtypes": ["Double"] })),

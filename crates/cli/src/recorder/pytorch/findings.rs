@@ -177,18 +177,46 @@ impl Waits {
         self.of_rank.contains_key(&rank)
     }
 
-    /// Returns the ranks that are behind, and wait for no rank that does not wait in the end for one of them.
-    fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
-        let mut explained: BTreeSet<usize> = BTreeSet::new();
-        let all = self.of_rank.values().flatten().copied();
-        let mut ends: Vec<usize> = all.filter(|rank| !self.waits(*rank)).collect();
-        while let Some(end) = ends.pop() {
-            if explained.insert(end) {
-                let waiting = self.of_rank.iter().filter(|(_, awaited)| awaited.contains(&end));
-                ends.extend(waiting.map(|(rank, _)| *rank));
+    fn waiting_for(&self, awaited: usize) -> Vec<usize> {
+        let waiting = self.of_rank.iter().filter(|(_, all)| all.contains(&awaited));
+        waiting.map(|(rank, _)| *rank).collect()
+    }
+
+    /// Returns the rank with all to which it leads.
+    fn reach(&self, rank: usize, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
+        let (mut reached, mut left) = (BTreeSet::new(), vec![rank]);
+        while let Some(rank) = left.pop() {
+            if reached.insert(rank) {
+                left.extend(next(rank));
             }
         }
-        let ranks: Vec<usize> = self.behind.difference(&explained).copied().collect();
+        reached
+    }
+
+    /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
+    fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
+        // Those that wait, in the end, for a rank that waits for nobody, or for ranks that were found before.
+        let mut explained: BTreeSet<usize> = BTreeSet::new();
+        for rank in self.of_rank.values().flatten().filter(|rank| !self.waits(**rank)) {
+            explained.extend(self.reach(*rank, |rank| self.waiting_for(rank)));
+        }
+        let mut ranks: Vec<usize> = vec![];
+        for behind in &self.behind {
+            let mut start = *behind;
+            while !explained.contains(&start) {
+                let awaited = self
+                    .reach(start, |rank| self.of_rank.get(&rank).into_iter().flatten().copied().collect());
+                let waiting = self.reach(start, |rank| self.waiting_for(rank));
+                match awaited.difference(&waiting).next() {
+                    Some(next) => start = *next,
+                    None => {
+                        ranks.extend(awaited);
+                        explained.extend(waiting);
+                    }
+                }
+            }
+        }
+        ranks.sort_unstable();
         let mut calls = Vec::new();
         let mut first = None;
         for group in groups {
