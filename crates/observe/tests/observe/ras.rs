@@ -54,7 +54,7 @@ fn reports_are_read_to_their_ends() {
 }
 
 #[test]
-fn diagnostics_and_profiler_mask_are_answered() {
+fn diagnostics_and_profiler_mask_are_served() {
     let line = "10.0.0.1:7 NCCL DIAG === RAS Diagnostics ===\n";
     assert_eq!(client(&service(&[("DIAGNOSTICS", line)], &[])).diagnostics().unwrap(), line);
     let mask = service(&[("CONTROL PROFILER_MASK coll,p2p", "OK\n")], &[]);
@@ -90,7 +90,7 @@ fn monitor_returns_events_and_the_end_of_the_process() {
 }
 
 #[test]
-fn request_that_an_older_nccl_lacks_is_unsupported_with_the_release() {
+fn request_that_an_older_nccl_lacks_is_unsupported_with_the_version() {
     let json = service(&[("SET FORMAT json", "ERROR: Unknown command SET FORMAT json\n")], &[Step::Silence]);
     let (request, since) = ("SET FORMAT json".into(), Version::new(2, 28, 7));
     assert_eq!(client(&json).report().unwrap_err(), RasError::Unsupported { request, since });
@@ -100,7 +100,7 @@ fn request_that_an_older_nccl_lacks_is_unsupported_with_the_release() {
 }
 
 #[test]
-fn port_without_a_process_is_an_error_at_once() {
+fn port_without_a_process_is_an_immediate_error() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let began = Instant::now();
     let error = RasClient::new(&unused.to_string()).unwrap().report().unwrap_err();
@@ -110,7 +110,7 @@ fn port_without_a_process_is_an_error_at_once() {
 }
 
 #[test]
-fn process_that_never_answers_is_a_timeout() {
+fn process_that_never_replies_is_a_timeout() {
     for service in [Service::start(vec![Step::Silence]), service(&[("STATUS", "NCCL ver")], &[Step::Silence])]
     {
         let timeout = Duration::from_millis(300);
@@ -149,7 +149,7 @@ fn connection_that_ends_early_is_an_error_with_the_request() {
 }
 
 #[test]
-fn other_service_on_the_port_is_named_by_its_answer() {
+fn other_service_on_the_port_is_named_by_its_reply() {
     let greeting =
         |reply| Service::start([replying(&[("CLIENT PROTOCOL 2", reply)]), vec![Step::Silence]].concat());
     let error = client(&greeting("HTTP/1.1 400 Bad Request\r\n\r\n")).report().unwrap_err();
@@ -169,7 +169,7 @@ fn other_service_on_the_port_is_named_by_its_answer() {
 }
 
 #[test]
-fn random_answers_are_an_answer_or_an_error_in_time() {
+fn random_replies_are_a_reply_or_an_error_by_the_deadline() {
     let timeout = Duration::from_millis(100);
     let service = Service::random(5);
     for number in inputs(50) {

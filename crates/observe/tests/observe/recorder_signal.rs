@@ -234,6 +234,6 @@ fn logging_process() {
 }
 
 #[test]
-fn logger_that_asks_for_the_recordings_is_answered() {
+fn logger_can_request_the_recordings() {
     run_alone("logging_process", "LIBNCCL_RECORDER_SIGNAL", "none");
 }

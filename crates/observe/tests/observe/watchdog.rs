@@ -123,7 +123,7 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
 }
 
 #[test]
-fn communicator_whose_peer_is_gone_is_reported_once() {
+fn communicator_whose_peer_has_exited_is_reported_once() {
     let mut comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
     let (sender, findings) = channel();
     let watchdog = Watchdog::new(PATIENCE, move |finding| {
