@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced first by every script in this directory: settings, and what several scripts do.
+# Sourced first by every script in this directory: settings and shared functions.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,11 +11,11 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 # Builds that only this part can use.
 own=$target/ci/$(basename "$0")
 mkdir -p "$own" "$cache"
-# Files of this run, outside the checkout, whose .cargo/config.toml and workspace would apply.
+# Files of this run, outside the checkout, because its .cargo/config.toml and workspace would apply.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Nothing is built twice, and a registry that does not respond is tried again.
+# Nothing is built twice, and requests to a registry are retried.
 export CARGO_INCREMENTAL=0 CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_QUIET=1
 # With more threads than processors, tests with time limits fail on a busy machine.
@@ -33,7 +33,7 @@ fails_with() { # text, command...
     grep -m 1 -F -- "$text" <<<"$printed" || fail "$* prints '$printed'; expected '$text'"
 }
 
-# Compares what a program prints with a pattern, and its exit status with 0 or the pattern in `exit_status`.
+# Compares a program's output with a pattern, and its exit status with 0 or the pattern in `exit_status`.
 prints() { # pattern, command...
     local pattern=$1 printed status=0 expected=${exit_status:-0}
     shift
@@ -44,7 +44,7 @@ prints() { # pattern, command...
     echo "$printed"
 }
 
-# Prints the only block of code of a language in a Markdown file, or in one of its sections.
+# Prints the only code block of a language in a Markdown file, or in one of its sections.
 block() { # file, language, [section]
     local text fence="\`\`\`$2"
     text=$(sed -n "/^## ${3:-}/,/^## /p" "$1")
@@ -53,7 +53,7 @@ block() { # file, language, [section]
     sed -n "/^$fence\$/,/^\`\`\`\$/p" <<<"$text" | sed '1d;$d'
 }
 
-# Builds all tests and programs. With fewer packages, their dependencies would have other features and be built again.
+# Builds all tests and programs. With fewer packages, dependencies would have other features and would be rebuilt.
 build_workspace() { cargo test --quiet --workspace --no-run; }
 
 # Compiles a C program with NVIDIA's CUDA headers, and links it with the emulated runtime and with NCCL.
@@ -64,7 +64,7 @@ compile_for_cuda() { # CUDA's major version, source, program, argument...
         "$2" -o "$3" "${@:4}" "-l:libcudart.so.$1" -lnccl
 }
 
-# Installs a Python package whose hash a file has.
+# Installs a Python package whose hash is in a file.
 pip_install() { # file, name==version, directory, [argument of pip...]
     python3 -m pip install --no-deps --only-binary=:all: --require-hashes --requirement <(grep "^$2 " "$1") --target "$3" "${@:4}"
 }

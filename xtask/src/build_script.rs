@@ -1,4 +1,5 @@
-//! The build script of libnccl. It also runs tasks of `cargo xtask`: it has the configuration of bindgen, and compares headers.
+//! The build script of libnccl. It also runs tasks of `cargo xtask`, because it contains the bindgen configuration and the header
+//! comparison.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use serde_json::Value;
 pub(crate) struct BuildScript(PathBuf);
 
 impl BuildScript {
-    /// Builds libnccl with features that no other build has, so that it replaces none. Returns the build script even if libnccl
-    /// itself fails to compile, as it may with a changed header.
+    /// Builds libnccl with a unique set of features, so that it replaces no other build. Returns the build script even if libnccl
+    /// itself fails to compile, for example with a changed header.
     pub(crate) fn build(root: &Path) -> Result<Self> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["check", "--quiet", "--package", "libnccl", "--no-default-features"]);

@@ -1,5 +1,5 @@
-//! The CPU backend as a shared object, which any program loads instead of NCCL, and what C programs need to be compiled and
-//! linked with it. The CUDA emulation's libraries go beside it.
+//! The CPU backend as a shared object that replaces NCCL in any program, and the files for compiling and linking C programs. The CUDA
+//! emulation's libraries are put into the same directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use cuda_install::{DRIVER, Profile, RUNTIMES, SharedObject, install_one, replace};
 
-/// NCCL's header and what it includes of the CUDA toolkit, in `vendor-headers`.
+/// NCCL's header and the CUDA headers that it includes, in `vendor-headers`.
 const HEADERS: [&str; 5] = [
     "nccl.h",
     "stubs/cuda/cuda_bf16.h",
@@ -31,7 +31,7 @@ pub(crate) const NCCL: SharedObject = SharedObject {
     link: Some("libnccl.so"),
 };
 
-/// The library that records a program's calls of NCCL.
+/// The interposer that records a program's NCCL calls.
 const TRACE: SharedObject = SharedObject {
     package: "libnccl-trace",
     library: "nccl_trace",
@@ -47,8 +47,8 @@ pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
     install_one(&mut profile.cargo(), NCCL, directory)
 }
 
-/// Builds the library that records calls with this command of cargo's and copies it to `directory` as `libnccl-trace.so`,
-/// with links of NCCL's names. Returns the path of the copy.
+/// Builds the recording interposer with this cargo command, and copies it to `directory` as `libnccl-trace.so`, with links under
+/// NCCL's names. Returns the path of the copy.
 pub(crate) fn install_trace(cargo: &mut Command, directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let path = install_one(cargo, TRACE, directory)?;
@@ -69,7 +69,7 @@ pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns what comes before a stub of a header of CUDA's: that itself, if it is in a later directory, instead of the stub.
+/// Returns the preamble of a CUDA header's stub, which includes the real header instead if it is in a later directory.
 fn before_the_stub(name: &str) -> String {
     let guard = name.to_uppercase().replace('.', "_");
     format!(
@@ -78,7 +78,7 @@ fn before_the_stub(name: &str) -> String {
     )
 }
 
-/// Makes `include` and `lib` in `directory`, where many programs' build systems look for NCCL: links to the files there.
+/// Creates `include` and `lib` in `directory` with links to the files, because many build systems search for NCCL there.
 pub(crate) fn link_directories(directory: &Path) -> Result<()> {
     let headers = HEADERS.map(|header| ("include", file_name(header)));
     let libraries = [NCCL, DRIVER].into_iter().chain(RUNTIMES);

@@ -10,8 +10,8 @@ use crate::wheel::Wheel;
 
 const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 
-/// The NCCL versions that NVIDIA publishes as packages of the Python package index, oldest first: the list at the top of our header,
-/// which describes the last of them. The hashes of the packages are in `wheels.txt`.
+/// The NCCL versions that NVIDIA publishes on the Python package index, oldest first, from the list at the top of our header, which
+/// describes the last of them. `wheels.txt` has the hashes of the packages.
 pub(crate) static VERSIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let after = HEADER.split_once("- Releases:").map_or("", |(_, after)| after);
     let list = after.split_once("\n *\n").map_or("", |(list, _)| list);
@@ -32,7 +32,7 @@ pub(crate) fn obtain(version: &str) -> Result<PathBuf> {
 }
 
 /// Returns directories of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
-/// others whose `include/` has headers that the first one's include, and at last that of CUPTI.
+/// others whose `include/` has headers that the first one's include, and finally CUPTI's directory.
 pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
     let version = match major {
         "12" => Release::Cuda12,
@@ -42,8 +42,8 @@ pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
     version.obtain().map(|toolkit| toolkit.directories).map_err(Error::msg)
 }
 
-/// Returns directories whose `include/` have the headers that the crate cuda-core is built with, that with `cuda.h` first, after
-/// downloading the packages if needed.
+/// Returns the directories whose `include/` has the headers for the crate cuda-core, the one with `cuda.h` first, after downloading
+/// the packages if needed.
 pub(crate) fn obtain_cuda_core_headers() -> Result<Vec<PathBuf>> {
     let curand = Wheel {
         package: "nvidia-curand",

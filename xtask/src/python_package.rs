@@ -1,8 +1,8 @@
-//! The CPU backend, with the CUDA emulation, as a Python package, in a wheel, and as a tar archive with the same
-//! files; and the program `nccl`, which is one file, with the library that it records calls with in a directory beside it.
+//! The CPU backend and the CUDA emulation as a Python wheel, and as a tar archive with the same files; and the program `nccl`, a
+//! single file, with the recording interposer in a directory next to it.
 //!
-//! All run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
-//! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
+//! All run on systems older than the build system: zig has the symbols of every glibc to link against, and auditwheel names the wheel
+//! by the symbols that it needs. All tools come from the Python package index.
 
 use std::env::{self, consts::ARCH};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::cpu_so;
 use crate::root;
 use crate::wheel::Wheel;
 
-/// The glibc that Rust's standard library needs, and so the oldest that what is built can run on.
+/// The oldest supported glibc, which is the oldest that Rust's standard library supports.
 const GLIBC: &str = "2.17";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -26,7 +26,7 @@ const MODULES: [&str; 5] = ["__init__.py", "__main__.py", "cuda_operators.py", "
 
 const LICENSES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// The tools with what they need: package, version, and a file that it has.
+/// The tools and their dependencies: package, version, and a file of the package.
 const TOOLS: [(&str, &str, &str); 10] = [
     // Links against an old glibc.
     ("ziglang", "0.17.1", "ziglang/zig"),
@@ -43,8 +43,8 @@ const TOOLS: [(&str, &str, &str); 10] = [
     ("packaging", "26.3", "packaging/__init__.py"),
 ];
 
-/// Builds the wheel, the archive, the program and the library that records calls for this processor and puts them into
-/// `directory`. Returns their paths.
+/// Builds the wheel, the archive, the program and the recording interposer for this processor, and puts them into `directory`. Returns
+/// their paths.
 pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
@@ -55,7 +55,7 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
     fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
     let program = make_program(&tools, directory, &platform)?;
-    // Where the program looks for it.
+    // Where the program searches for it.
     let recorder = directory.join("libnccl-trace");
     let recorder = cpu_so::install_trace(tools.cargo("rustc").arg(Profile::Optimized.argument()), &recorder)?;
     Ok([wheel, make_archive(stage.path(), directory, &platform)?, program, recorder])
@@ -72,7 +72,7 @@ fn make_program(tools: &Tools, directory: &Path, platform: &str) -> Result<PathB
     Ok(program)
 }
 
-/// Puts all files of the wheel, and those that say how to make it, into `stage`.
+/// Puts all files of the wheel, and its build configuration, into `stage`.
 fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     let (sources, package) = (root().join("crates/cpu-so/python"), stage.join("libnccl_cpu"));
     cpu_so::install_headers(&package.join("include"))?;
@@ -80,9 +80,9 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     fs::create_dir_all(&lib)?;
     fs::create_dir_all(&cuda)?;
     stage_shared_object(tools, cpu_so::NCCL, &lib)?;
-    // A wheel has no links, and a copy that is loaded would be another NCCL.
+    // A wheel cannot contain links, and a loaded copy would be a second NCCL.
     fs::write(lib.join("libnccl.so"), "INPUT(libnccl.so.2)\n")?;
-    // In a directory of their own, where nothing finds them unasked.
+    // In a separate directory, so that programs load them only on request.
     stage_shared_object(tools, DRIVER, &cuda)?;
     RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
     copy(&sources.join("libnccl_cpu"), &package, &MODULES)?;
@@ -97,8 +97,8 @@ fn stage_shared_object(tools: &Tools, library: SharedObject, directory: &Path) -
     Ok(())
 }
 
-/// Builds an emulated runtime library in `directory`. It is linked here: of the linkers that rustc can be given, only
-/// GNU ld makes the versions of its symbols, and zig has another.
+/// Builds an emulated runtime library in `directory`. It is linked here because only GNU ld creates its symbol versions, and zig has
+/// another linker.
 fn stage_runtime(tools: &Tools, library: SharedObject, directory: &Path) -> Result<()> {
     let mut cargo = tools.cargo("rustc");
     let archive = cuda_install::build(cargo.arg(Profile::Optimized.argument()), library, false)?;
@@ -129,8 +129,7 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have: not
-/// the linker script in place of one.
+/// Creates the archive of the staged files that are not Python's. It has links for linkers instead of the wheel's linker script.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
     let emulation = [DRIVER].into_iter().chain(RUNTIMES).map(|library| ("cuda", library));
     fs::remove_file(stage.join("libnccl_cpu/lib/libnccl.so"))?;
@@ -165,7 +164,7 @@ impl Tools {
         Ok(Self { directories: TOOLS.iter().map(obtain).collect::<Result<_>>()? })
     }
 
-    /// Returns the command of cargo's that builds for this processor and the oldest glibc.
+    /// Returns the cargo command that builds for this processor and the oldest glibc.
     fn cargo(&self, subcommand: &str) -> Command {
         let mut cargo = self.command("cargo-zigbuild");
         cargo.args([subcommand, "--target", &format!("{ARCH}-unknown-linux-gnu.{GLIBC}")]);
@@ -202,7 +201,7 @@ fn copy(from: &Path, to: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, and returns what it printed as the error if it fails.
+/// Runs a command. If it fails, its output becomes the error.
 fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");

@@ -10,10 +10,10 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use zip::ZipArchive;
 
-/// The wheels that may be downloaded, with their hashes; a requirement of pip per line.
+/// The wheels that may be downloaded, with their hashes; one pip requirement per line.
 const REQUIREMENTS: &str = include_str!("../wheels.txt");
 
-/// A wheel, and the files of it that are kept.
+/// A wheel, and the files to keep from it.
 #[derive(Debug)]
 pub(crate) struct Wheel<'a> {
     pub(crate) package: &'a str,
@@ -22,7 +22,7 @@ pub(crate) struct Wheel<'a> {
     pub(crate) directory: &'a str,
     /// The size of the download, as text.
     pub(crate) size: &'a str,
-    /// Returns the path in the directory for a file of the wheel, `None` for a file that is not kept.
+    /// Returns the path in the directory for a file of the wheel, or `None` for a file that is not kept.
     pub(crate) target: fn(&Path) -> Option<&Path>,
     /// Files that the directory must have.
     pub(crate) required: &'a [&'a str],
@@ -38,7 +38,7 @@ impl Wheel<'_> {
             return Ok(directory);
         }
         fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-        // Unpacked elsewhere and then renamed: the directory never holds a part of a file.
+        // Unpacked elsewhere and then renamed, so that the directory never contains a partial file.
         let scratch = tempfile::Builder::new().prefix(".unfinished-").tempdir_in(&cache)?;
         let unpacked = scratch.path().join("unpacked");
         eprintln!("downloading {package} {version} from PyPI, {}", self.size);
@@ -56,12 +56,12 @@ impl Wheel<'_> {
         self.required.iter().all(|file| directory.join(file).is_file())
     }
 
-    /// Extracts the files that are kept from the wheel, which is a zip archive.
+    /// Extracts the files to keep from the wheel, which is a zip archive.
     fn unpack(&self, file: &Path, into: &Path) -> Result<()> {
         let mut archive = ZipArchive::new(File::open(file)?)?;
         for index in 0..archive.len() {
             let mut entry = archive.by_index(index)?;
-            // `enclosed_name` is `None` for a path that leads out of the directory.
+            // `enclosed_name` is `None` for a path outside of the directory.
             let Some(path) = entry.enclosed_name() else { continue };
             let Some(path) = (self.target)(&path).filter(|_| !entry.is_dir()) else { continue };
             let target = into.join(path);
@@ -83,7 +83,7 @@ impl Wheel<'_> {
 /// The directory of downloaded packages, for `cargo xtask` and `.ci/run`. Default: `~/.cache/libnccl`.
 const CACHE: &str = "LIBNCCL_CACHE";
 
-/// Returns the cache: that, else `$XDG_CACHE_HOME/libnccl`, else `~/.cache/libnccl`.
+/// Returns the cache directory: `$LIBNCCL_CACHE`, or else `$XDG_CACHE_HOME/libnccl`, or else `~/.cache/libnccl`.
 fn cache() -> Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set(CACHE)
@@ -114,7 +114,7 @@ fn download(package: &str, version: &str, into: &Path) -> Result<PathBuf> {
     files.find(|file| file.extension().is_some_and(|e| e == "whl")).context("pip downloaded no wheel")
 }
 
-/// Returns the command that downloads a requirement into a directory, and refuses a file of another hash.
+/// Returns the command that downloads a requirement into a directory, and rejects a file with another hash.
 fn pip(requirement: &str, into: &Path) -> Result<Command> {
     fs::create_dir_all(into)?;
     let requirements = into.join("requirements.txt");

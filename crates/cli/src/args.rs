@@ -22,7 +22,7 @@ use crate::trace::TraceArguments;
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
-// A name that does not depend on how it was started, which may be /proc/self/exe.
+// A fixed name, because the program may have been started as /proc/self/exe.
 #[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
 #[command(after_help = include_str!("help/nccl.txt").trim_end())]
 pub(crate) struct Arguments {
@@ -52,7 +52,7 @@ pub(crate) enum Subcommands {
     Man(ManArguments),
 }
 
-/// The version, and what the program was built with.
+/// The version, and the features of the build.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = if cfg!(feature = "link") { "dlopen, link, cpu" } else { "dlopen, cpu" };
     let environment = if cfg!(target_env = "gnu") { "-gnu" } else { "" };
@@ -74,16 +74,16 @@ pub(crate) struct CompletionsArguments {
 
 pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
     command.build();
-    // It panics if it cannot write.
+    // clap_complete panics if it cannot write.
     let mut text = Vec::new();
     generate(arguments.shell, &mut visible(&command), "nccl", &mut text);
     stdout().write_all(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a command that was built without its hidden arguments, which are refused.
+/// Returns a built command without its hidden arguments, which are refused.
 fn visible(command: &Command) -> Command {
-    // The name has to be static, and -V needs a version.
+    // The name must be static, and -V needs a version.
     Command::new(&*command.get_name().to_owned().leak())
         .version("")
         .about(command.get_about().cloned().unwrap_or_default())
@@ -94,7 +94,7 @@ fn visible(command: &Command) -> Command {
         .subcommands(command.get_subcommands().map(visible))
 }
 
-/// Returns an argument for which no files are offered, unless it is one: for a number, bash would offer those.
+/// Disables completion with file names for an argument that is not a file: bash would offer files for numbers too.
 fn without_files(argument: &Arg) -> Arg {
     let is_unknown = argument.get_value_hint() == ValueHint::Unknown;
     let has_names = !argument.get_possible_values().is_empty();
@@ -107,15 +107,15 @@ fn without_files(argument: &Arg) -> Arg {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  nccl man ~/.local/share/man/man1 && man nccl-doctor")]
 pub(crate) struct ManArguments {
-    /// Folder to write them into; created if need be
+    /// Directory to write them into; created if need be
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 pub(crate) fn man(arguments: &ManArguments, command: Command) -> Result<ExitCode> {
-    let folder = &arguments.folder;
-    let failed = || format!("cannot write the manual pages into {}", folder.display());
-    fs::create_dir_all(folder).with_context(failed)?;
-    clap_mangen::generate_to(command.disable_help_subcommand(true), folder).with_context(failed)?;
+    let directory = &arguments.directory;
+    let failed = || format!("cannot write the manual pages into {}", directory.display());
+    fs::create_dir_all(directory).with_context(failed)?;
+    clap_mangen::generate_to(command.disable_help_subcommand(true), directory).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

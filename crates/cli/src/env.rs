@@ -30,11 +30,11 @@ pub(crate) struct EnvArguments {
     library: Option<PathBuf>,
 }
 
-/// A variable. The names of the fields are those of the JSON.
+/// A variable. The field names are also the names in the JSON.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Variable {
     name: String,
-    /// The value; `null` if its default is not known.
+    /// The value; `null` for an unknown default.
     value: Option<String>,
     /// `environment`, the path of a configuration file, or `default`.
     origin: String,
@@ -58,18 +58,18 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
             (title, Variables::of(file.as_ref().unwrap_or(&NcclFile::default())).names)
         }
         None => {
-            let newest = format!("NCCL {release}, the newest version that this program knows");
+            let newest = format!("NCCL {release}, the newest version that this program lists");
             let title = format!("no NCCL library found: the variables of {newest}");
             (title, KNOWN.defaults.keys().cloned().collect())
         }
     };
     let settings = Settings::of(&System::here());
     let parameters = nccl.as_ref().and_then(|nccl| nccl.parameters().ok());
-    // Other implementations may have the number of a release, and other defaults: their files have no such text.
+    // Other implementations may report the same version with other defaults. Their files lack this text.
     let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
     let default = |name: &str| {
-        let told = parameters.as_ref().and_then(|parameters| default(parameters, name));
-        told.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
+        let reported = parameters.as_ref().and_then(|parameters| default(parameters, name));
+        reported.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
     };
     let mut variables = variables(&known, &settings, default);
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
@@ -85,14 +85,14 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the value of a variable that is not set, if the library tells it: NCCL does since 2.30.4.
+/// Returns the default of an unset variable, if the library reports it (NCCL 2.30.4 and newer).
 fn default(parameters: &Parameters, name: &str) -> Option<String> {
-    // NCCL's text of a level without a name, which it has if there is no log.
+    // NCCL's text for the level if logging is off.
     let text = parameters.get::<String>(name).ok().flatten().filter(|text| text != "<unknown>");
     text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
 }
 
-/// Returns the variables that the library reads, and those that are set, whether it reads them or not.
+/// Returns the variables that the library reads, and all set variables.
 fn variables(
     known: &BTreeSet<String>,
     settings: &Settings,

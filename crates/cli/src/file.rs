@@ -1,4 +1,4 @@
-//! Files that the user or others name: none is waited for, and one that is written is whole or not there.
+//! Files named by the user or other programs. Opens never block on a FIFO, and writes are atomic.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 use rustix::fs::{OFlags, fcntl_setfl};
 use tempfile::{Builder, NamedTempFile};
 
-/// Opens a file, whose reads wait for the writer if it is a FIFO.
+/// Opens a file for reading. Reads of a FIFO wait for its writer.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = open(path, File::options().read(true))?;
     fcntl_setfl(&file, OFlags::empty())?;
     Ok(file)
 }
 
-/// Reads a file. A FIFO is one whose writer has opened it already, as a shell's `<(...)` is.
+/// Reads a file. The writer of a FIFO must have opened it already, as for a shell's `<(...)`.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = open_to_read(path)?;
     let mut bytes = vec![];
@@ -27,7 +27,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Creates a regular file, or empties it.
+/// Creates or truncates a regular file.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = open(path, File::options().write(true).create(true).truncate(true));
     match file {
@@ -37,12 +37,12 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file, and no FIFO whose other end is to be waited for.
+/// Opens a file. Fails instead of waiting for the other end of a FIFO.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
-/// Fails if [`write()`] would, before there is anything to write.
+/// Fails if [`write()`] would fail, before there is anything to write.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let check = || match unfinished(path)? {
         None if path.is_file() => OpenOptions::new().write(true).open(path).map(drop),
@@ -51,14 +51,14 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     check().with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Writes a file, in place of one that has the name. A device, a pipe, or a file in a folder that takes no new ones is written
-/// to as it is.
+/// Writes a file atomically, replacing an existing one. A device, a pipe, or a file in a directory that does not permit new files is
+/// written in place.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
         let Some((mut file, place)) = unfinished(path)? else { return fs::write(path, bytes) };
         file.write_all(bytes)?;
         match file.persist(place) {
-            // A file that is mounted there, as into containers.
+            // The file is a mount point, as in containers.
             Err(error) if error.error.kind() == ErrorKind::ResourceBusy => fs::write(path, bytes),
             persisted => persisted.map(drop).map_err(|error| error.error),
         }
@@ -66,10 +66,10 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns a new file beside the one to write, and the place that it is for; `None` if that has to be written as it is.
+/// Returns a new file in the same directory, and the path that it replaces; `None` if the file must be written in place.
 fn unfinished(path: &Path) -> io::Result<Option<(NamedTempFile<File>, PathBuf)>> {
-    // Such as /dev/stdout, which may lead to a file that is being written.
-    if ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
+    // Such as /dev/stdout, which may link to a file that is being written.
+    if ["/dev", "/proc"].iter().any(|directory| path.starts_with(directory)) {
         return Ok(None);
     }
     let (place, old) = match fs::canonicalize(path) {
@@ -86,9 +86,10 @@ fn unfinished(path: &Path) -> io::Result<Option<(NamedTempFile<File>, PathBuf)>>
         Some(old) if !old.is_file() => return Ok(None),
         _ => {}
     }
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory =
+        place.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let create = |new: &Path| OpenOptions::new().write(true).create_new(true).open(new);
-    let made = Builder::new().prefix(".nccl-").suffix(".unfinished").make_in(folder, create);
+    let made = Builder::new().prefix(".nccl-").suffix(".unfinished").make_in(directory, create);
     let file = match made {
         Err(error) if error.kind() == ErrorKind::PermissionDenied && old.is_some() => return Ok(None),
         made => made?,

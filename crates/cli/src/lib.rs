@@ -1,7 +1,7 @@
 //! The program `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU backend.
 //!
-//! It is a library, of nothing but the program, because cargo compiles one while the code of those that it uses is still
-//! generated; a program has to wait.
+//! It is a library because cargo compiles a library while code generation of its dependencies is in progress, and a program only
+//! afterwards.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Parses the command line, or ends the program with clap's error, in which control characters are escaped.
+/// Parses the command line, or exits with clap's error, in which control characters are escaped.
 fn parse(words: Vec<OsString>) -> Arguments {
     Arguments::try_parse_from(&words).unwrap_or_else(|error| {
         let escaped = words.iter().map(|word| output::in_line(&word.to_string_lossy()).into_owned());

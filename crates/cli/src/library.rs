@@ -1,4 +1,4 @@
-//! Loading of the NCCL library, and of the CUDA driver or what stands in for it.
+//! Loading of the NCCL library, and of the CUDA driver or its emulation.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -28,8 +28,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
     }
 }
 
-/// Does the same. Returns `None` if there is no library and the user named none: another implementation than the one that
-/// was named would hide a mistake.
+/// Does the same, but returns `None` if there is no library and the user named none. If the user named one, using another
+/// implementation would hide a mistake.
 pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
     match load(path) {
         Err(LoadError::NotFound { attempts })
@@ -66,7 +66,7 @@ pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
     attempt.source == libnccl::internal::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }
 
-/// Loads a plugin of NCCL, as NCCL does. It stays loaded.
+/// Loads an NCCL plugin, as NCCL does, and never unloads it.
 pub(crate) fn open_plugin(name: &str) -> Result<(), String> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -87,7 +87,7 @@ pub(crate) fn gpus() -> Result<usize, String> {
     }
 }
 
-/// Returns the newest release of CUDA that the driver supports; `None` without a driver.
+/// Returns the newest CUDA version that the driver supports; `None` without a driver.
 pub(crate) fn newest_cuda() -> Option<Cuda> {
     load_driver().ok()?;
     let mut code = 0;
@@ -99,7 +99,7 @@ pub(crate) fn newest_cuda() -> Option<Cuda> {
 
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
 pub(crate) fn load_driver() -> Result<(), String> {
-    // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.
+    // SAFETY: loading only runs the driver's initializers, which NVIDIA intends for any program.
     let driver = unsafe { libloading::Library::new(DRIVER) };
     // Never unloaded: it starts threads.
     driver.map(std::mem::forget).map_err(|error| reason(&error))
@@ -115,11 +115,11 @@ struct FabricInfo {
     state: u8,
 }
 
-/// Returns the GPUs that cannot use the fabric of NVLink switches that they are connected to, with the reason. `None` without NVML.
+/// Returns the GPUs that cannot use their NVSwitch fabric, with the reason. `None` without NVML.
 pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
-    // SAFETY: loading only runs the library's initializers, which NVIDIA makes for any program.
+    // SAFETY: loading only runs the library's initializers, which NVIDIA intends for any program.
     let nvml = unsafe { libloading::Library::new("libnvidia-ml.so.1") }.ok()?;
-    // Never unloaded, as the driver.
+    // Never unloaded, like the driver.
     let nvml = ManuallyDrop::new(nvml);
     let mut count = 0;
     // SAFETY: the functions have these types, and get valid places for their results.
@@ -148,24 +148,24 @@ pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
     Some((0..count).filter_map(unready).collect())
 }
 
-/// Returns the text of the dynamic linker, if there is one.
+/// Returns the dynamic linker's error text, if there is one.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The description of the file that [`stand_in`] returns.
-pub(crate) const STAND_IN: &str = "libnccl's CUDA emulation";
+/// The description of the file that [`emulation`] returns.
+pub(crate) const EMULATION: &str = "libnccl's CUDA emulation";
 
 /// Returns the file of the CUDA emulation if it is the driver of this process.
-pub(crate) fn stand_in() -> Option<PathBuf> {
+pub(crate) fn emulation() -> Option<PathBuf> {
     load_driver().ok()?;
-    // SAFETY: it is loaded already, so nothing of it runs.
+    // SAFETY: it is already loaded, so no initializer runs.
     let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
     // SAFETY: only the address is used. No other driver has this symbol.
     let interface = unsafe { driver.get::<*const c_void>(Interface::SYMBOL.to_bytes_with_nul()) };
     let interface = interface.ok()?.as_raw_ptr();
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for, and the result has room for what is found.
+    // SAFETY: dladdr accepts any address, and the result is writable.
     if unsafe { libc::dladdr(interface, information.as_mut_ptr()) } == 0 {
         return None;
     }

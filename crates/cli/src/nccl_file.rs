@@ -16,20 +16,20 @@ use serde::Deserialize;
 
 use crate::file;
 
-/// The text that the CPU backend writes before its reports.
+/// The prefix of the CPU backend's reports.
 const CPU_BACKEND: &str = "libnccl-cpu: ";
 /// The error of a version that refuses unknown words in `NCCL_ALGO` and `NCCL_PROTO`; older ones ignore them.
 const UNKNOWN_WORD: &str = "Unrecognized element token";
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NcclFile {
-    /// The release, from the text that NCCL prints when it starts.
+    /// The version, from the text that NCCL prints at startup.
     pub(crate) version: Option<Version>,
-    /// The release of CUDA that the library was compiled with.
+    /// The CUDA version that the library was compiled with.
     pub(crate) cuda: Option<Cuda>,
     pub(crate) variables: BTreeSet<String>,
     pub(crate) is_cpu_backend: bool,
-    /// True if it fails if `NCCL_ALGO` or `NCCL_PROTO` has an unknown word.
+    /// True if the library fails on an unknown word in `NCCL_ALGO` or `NCCL_PROTO`.
     pub(crate) refuses_unknown_words: bool,
     pub(crate) identity: Identity,
 }
@@ -59,9 +59,9 @@ impl FromStr for Cuda {
 }
 
 impl NcclFile {
-    /// Reads the file; `None` if it is no 64-bit shared object with constants.
+    /// Reads the file; `None` if it is not a 64-bit shared object with constants.
     ///
-    /// NCCL's file has hundreds of megabytes of GPU code: its constants alone are read.
+    /// Only the constants are read: NCCL's file has hundreds of megabytes of GPU code.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let opened = file::open(path, File::options().read(true)).ok()?;
         let identity = Identity::of(&opened).ok()?;
@@ -71,7 +71,7 @@ impl NcclFile {
         Some(Self { identity, ..Self::from_constants(constants) })
     }
 
-    /// Returns whether a shared object defines NCCL's functions, whatever its name.
+    /// Returns whether a shared object of any name defines NCCL's functions.
     pub(crate) fn has_nccl(path: &Path) -> bool {
         let defines = || {
             let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
@@ -108,7 +108,7 @@ pub(crate) fn hash(path: &Path) -> io::Result<u64> {
     library_file::hash(&file::open(path, File::options().read(true))?)
 }
 
-/// Returns the variable's name that a text is. Up to 8 printable bytes of a number, and blanks, may come before it.
+/// Returns the variable name in a text. Up to 8 printable bytes of a number, and blanks, may precede it.
 fn variable(text: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let (before, name) = text.split_at(text.find("NCCL_")?);
@@ -116,7 +116,7 @@ fn variable(text: &str) -> Option<&str> {
     is_variable.then_some(name)
 }
 
-/// What this program knows of variables, whose names are those of the newest release.
+/// The table of variables. The names are taken from the newest version.
 pub(crate) static KNOWN: LazyLock<Known> =
     LazyLock::new(|| serde_json::from_str(include_str!("nccl_variables.json")).unwrap_or_default());
 
@@ -124,28 +124,28 @@ pub(crate) static KNOWN: LazyLock<Known> =
 #[serde(deny_unknown_fields)]
 pub(crate) struct Known {
     release: String,
-    /// The default of each; `None` if it has none that is a text or a number, and means something else if it is not set.
+    /// The default of each variable; `None` if an unset variable has a meaning that is neither a text nor a number.
     pub(crate) defaults: BTreeMap<String, Option<String>>,
-    /// The least and the greatest number that NCCL obeys.
+    /// The minimum and maximum number that NCCL accepts.
     pub(crate) ranges: BTreeMap<String, (i64, i64)>,
     /// The variables of the CPU backend, and of the CUDA emulation.
     cpu_backend: BTreeSet<String>,
-    /// Variables of NCCL's builds, tests and images, which the library does not read.
+    /// Variables of NCCL's build, tests and images, which the library does not read.
     pub(crate) builds: BTreeSet<String>,
     /// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
     pub(crate) pytorch: BTreeSet<String>,
-    /// Beginnings of the variables of nccl-tests and of plugins.
+    /// Prefixes of variables of nccl-tests and of plugins.
     pub(crate) prefixes: Vec<String>,
 }
 
 impl Known {
     pub(crate) fn release(&self) -> Result<Version> {
-        self.release.parse().with_context(|| format!("the release {} in nccl_variables.json", self.release))
+        self.release.parse().with_context(|| format!("the version {} in nccl_variables.json", self.release))
     }
 }
 
-/// The least number of names in a library of NVIDIA or AMD; another is the CPU backend, whose file has none that
-/// can be told from other text.
+/// The minimum number of names in NVIDIA's or AMD's library. The CPU backend's file has no names that can be distinguished from
+/// other text.
 const MANY: usize = 40;
 
 #[derive(Debug, Default)]

@@ -1,5 +1,4 @@
-//! The standard output and the standard error, of this program's own text: control characters that came into it from outside
-//! never reach a terminal.
+//! Standard output and standard error for this program's own text. Control characters from outside never reach a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -12,23 +11,23 @@ use std::sync::OnceLock;
 use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
-/// The standard output of the process, once libraries write to the standard error instead.
+/// The process's original standard output, after libraries have been redirected to standard error.
 static OWN: OnceLock<File> = OnceLock::new();
 
-/// Directs all that libraries write to the standard output to the standard error from now on: NCCL's log goes there by
-/// default, and JSON with lines of a log in it is none. Whoever calls it writes to [`stdout`].
+/// Redirects libraries' standard output to standard error: NCCL logs to standard output by default, which would corrupt JSON.
+/// Afterwards, this program's own output must be written to [`stdout`].
 pub(crate) fn keep_libraries_out() -> Result<()> {
     if OWN.get().is_none() {
         let own =
             io::stdout().as_fd().try_clone_to_owned().context("cannot duplicate the standard output")?;
         rustix::stdio::dup2_stdout(io::stderr()).context("cannot redirect the standard output")?;
-        // The program does so once, before it has threads.
+        // Called once, before the program has threads.
         let _ = OWN.set(own.into());
     }
     Ok(())
 }
 
-/// Returns the standard output, which libraries may write to as well.
+/// Returns standard output, which libraries may also write to.
 pub(crate) fn stdout() -> Box<dyn Write + Send> {
     match OWN.get() {
         Some(own) => Box::new(Escaped(own)),
@@ -49,25 +48,25 @@ pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result
     if as_json { print_json(value) } else { Ok(stdout().write_all(value.to_string().as_bytes())?) }
 }
 
-/// Writes a text to the standard error, in one piece, as ranks share it. If that is closed, it is lost.
+/// Writes a text to standard error in one piece, because ranks share it. If standard error is closed, the text is lost.
 pub(crate) fn write_to_stderr(text: &str) {
     let _ = io::stderr().write_all(in_lines(text).as_bytes());
 }
 
-/// The status that a shell reports for a program that SIGPIPE ended. Rust ignores that signal, so printing fails instead.
+/// The status that a shell reports for a program killed by SIGPIPE. Rust ignores that signal, so printing fails instead.
 pub(crate) const CLOSED: u8 = 128 + 13;
 
-/// Returns whether the reader of the output has closed it. Nothing else here writes to a pipe.
+/// Returns whether the reader has closed the output. This program writes to no other pipe.
 pub(crate) fn is_closed(error: &Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// A stream of text to which each control character is written as an escape.
+/// A stream of text that escapes control characters.
 struct Escaped<W>(W);
 
 impl<W: Write> Write for Escaped<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        // What is written in one piece ends with a whole character.
+        // Each write ends with a complete character.
         self.0.write_all(in_lines(&String::from_utf8_lossy(text)).as_bytes())?;
         Ok(text.len())
     }
@@ -77,7 +76,7 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Returns the standard output for a process of this program.
+/// Returns standard output for a child process of this program.
 pub(crate) fn stdout_of_child() -> Result<Stdio> {
     match OWN.get() {
         Some(own) => Ok(own.try_clone().context("cannot duplicate the standard output")?.into()),
@@ -85,13 +84,13 @@ pub(crate) fn stdout_of_child() -> Result<Stdio> {
     }
 }
 
-/// Returns a text of one line, with an escape such as `\u001b` in the place of each control character.
+/// Returns a text of one line, with control characters replaced by escapes such as `\u001b`.
 pub(crate) fn in_line(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// Returns a text of several lines, of whose control characters newlines and tabs stay. JSON remains the same: it has them in
-/// strings alone, and these escapes.
+/// Returns a text of several lines, with control characters except newlines and tabs replaced by escapes. JSON keeps its meaning:
+/// it has control characters only in strings, where these escapes are valid.
 pub(crate) fn in_lines(text: &str) -> Cow<'_, str> {
     escape(text, |character| matches!(character, '\n' | '\t'))
 }
@@ -103,7 +102,7 @@ pub(crate) fn in_xml(text: &str) -> String {
 }
 
 fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
-    // The last two are no control characters, and no characters of XML.
+    // The last two are not control characters, but are invalid in XML.
     let is_escaped = |character: char| {
         (character.is_control() || matches!(character, '\u{fffe}' | '\u{ffff}')) && !stays(character)
     };

@@ -1,4 +1,4 @@
-//! Files and directories that the dynamic linker gets from the environment.
+//! Files and directories in the dynamic linker's environment variables.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use libnccl::internal::environment::variable;
 
-/// Fails if a file there cannot be in `LD_PRELOAD`, which separates by blanks too.
+/// Fails if a file at this path cannot be in `LD_PRELOAD`, whose separators include blanks.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let is_one = !path.to_string_lossy().contains([' ', ':']);
     ensure!(is_one, "{} cannot be preloaded: its path has a blank or a colon", path.display());
@@ -21,8 +21,8 @@ pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
     env::join_paths(all).context("cannot set LD_LIBRARY_PATH")
 }
 
-/// Returns the variables by which a program gets these libraries, which [`check`] has passed: before those of the user that have the
-/// same functions, NCCL's or CUDA's, and after all others, such as allocators, which have to be first.
+/// Returns the variables that preload these libraries, which [`check`] has accepted. They come before the user's libraries with
+/// NCCL's or CUDA's functions, and after all others, such as allocators, which must be first.
 pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'static str, OsString); 2]> {
     let given = variable("LD_PRELOAD").unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
@@ -36,8 +36,8 @@ pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'stat
     });
     all.extend(own.into_iter().chain(replaced));
     let all = env::join_paths(all).context("cannot set LD_PRELOAD")?;
-    // AddressSanitizer ends a program in which its library is not the first, although these have none of its functions. The last value
-    // counts.
+    // AddressSanitizer aborts a program if its library is not the first, although these libraries have none of its functions. The
+    // last value counts.
     let mut options = OsString::from("verify_asan_link_order=0");
     if let Some(given) = variable("ASAN_OPTIONS").filter(|given| !given.is_empty()) {
         options.push(":");
@@ -46,7 +46,7 @@ pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'stat
     Ok([("LD_PRELOAD", all), ("ASAN_OPTIONS", options)])
 }
 
-/// Returns the places where a file of an installation may be: beside this program, or in `../lib`.
+/// Returns the paths where a file of an installation may be: in this program's directory, or in `../lib`.
 pub(crate) fn installed(name: &str) -> Result<[PathBuf; 2]> {
     let program = env::current_exe().context("the path of this program is not known")?;
     let directory = program.parent().unwrap_or(Path::new("/"));

@@ -1,4 +1,4 @@
-//! `nccl ras`: asks a running job which of its ranks are late, stuck, failed or dead.
+//! `nccl ras`: reports which ranks of a running job are late, stuck, failed or dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
@@ -37,7 +37,7 @@ pub(crate) struct RasArguments {
     /// Address of the job, host:port [default: `NCCL_RAS_ADDR`, or localhost:28028]
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<String>,
-    /// Time in which each answer has to come
+    /// Time limit for each reply
     #[arg(long, value_name = "SECONDS", default_value = "11", value_parser = seconds)]
     timeout: Duration,
 }
@@ -60,12 +60,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 const PROBLEM: u8 = 3;
 
-/// The time between two reports, and that in which they are taken: ranks of a sound job are apart for moments, and only
-/// for moments.
+/// The time between two reports, and the time for all of them: ranks of a healthy job differ, but only for moments.
 const INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLING: Duration = Duration::from_millis(900);
 
-/// The time between two reports at most, also if they take long.
+/// The maximum time between two reports, even if they take long.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
 const MAX_VERDICTS: usize = 32;
@@ -111,13 +110,13 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
     }
 }
 
-/// Returns `true` for the error if a job is not there yet, ends, or does not answer.
+/// Returns whether the error means that a job has not started yet, ends, or does not respond.
 fn is_absence(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref();
     matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
 }
 
-/// Prints one report. Returns the exit status, and the report with which the next one is compared.
+/// Prints one report. Returns the exit status, and the report to compare the next one with.
 fn report(
     client: &RasClient,
     arguments: &RasArguments,
@@ -143,7 +142,7 @@ fn report(
         // No report of a job.
         false => u8::from(is_empty(last)),
     };
-    // What does not move until the next one is frozen for that long.
+    // Counters that do not change until the next report are frozen for that long.
     Ok((code.into(), Some((last.clone(), Instant::now()))))
 }
 
@@ -151,12 +150,12 @@ fn now() -> impl Display {
     humantime::format_rfc3339_seconds(SystemTime::now())
 }
 
-/// Returns `true` if a report has no communicator, or none that is ready: nothing is known of its job.
+/// Returns whether a report has no ready communicator, and thus no data on its job.
 fn is_empty(report: &Report) -> bool {
     report.communicators.iter().all(ReportedCommunicator::is_initialising)
 }
 
-/// Takes reports for [`SAMPLING`], two at least. Returns them after `before`, and the time since the first one.
+/// Takes reports for [`SAMPLING`], at least two. Returns `before` followed by these reports, and the time since the first one.
 fn sample(
     client: &RasClient,
     before: Option<(Report, Instant)>,
@@ -176,14 +175,14 @@ fn sample(
     }
 }
 
-/// Returns the time from this report to the next: three times that of the report, as verdicts on stragglers ask for.
+/// Returns the time from this report to the next: three times the duration of the report, as verdicts on stragglers require.
 fn interval(report: &Report) -> Duration {
     let seconds = report.ras.collection_time_sec.unwrap_or_default();
     let interval = Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default();
     interval.clamp(INTERVAL, MAX_INTERVAL)
 }
 
-/// The reports of some time, of which the last one is shown, and what follows from them.
+/// The reports of some time, of which the last one is shown, and the verdicts.
 struct Found<'a> {
     verdicts: Vec<Verdict>,
     last: &'a Report,
@@ -244,7 +243,7 @@ impl Found<'_> {
 
 fn table(report: &Report) -> String {
     if report.communicators.is_empty() {
-        return "the processes that answered have no communicator".into();
+        return "the processes that responded have no communicator".into();
     }
     let line = |id: &str, size: &str, missing: &str, states: &str, launched: &str| {
         format!("{id:<18} {size:>6} {missing:>7}  {states:<9} {launched}")
@@ -266,7 +265,7 @@ fn state(rank: &RankReport) -> String {
     rank.status.as_ref().map_or_else(|| "unknown".into(), |status| status.state().to_string())
 }
 
-/// Returns the collectives with the least and the greatest number that a rank has launched.
+/// Returns the collectives with the smallest and the largest number that a rank has launched.
 fn launched(communicator: &ReportedCommunicator) -> String {
     let mut ranges: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (name, count) in communicator.ranks.iter().flat_map(|rank| &rank.collective_counts) {
@@ -284,7 +283,7 @@ fn launched(communicator: &ReportedCommunicator) -> String {
     if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
 }
 
-/// Prints the report of an NCCL that has no JSON, which the verdicts are made of.
+/// Prints the report of an NCCL without JSON, which the verdicts need.
 fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool) -> Result<ExitCode> {
     let report = client.status()?;
     if is_watched {
@@ -294,7 +293,7 @@ fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool)
     Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
 }
 
-/// Returns whether something follows the headings of the last two sections of a report.
+/// Returns whether the last two sections of a report have contents.
 fn has_findings(report: &str) -> bool {
     let mut lines = report.lines().skip_while(|line| *line != "Errors");
     lines.any(|line| {
@@ -318,7 +317,7 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
                 Ok(None) => {}
                 Ok(Some(event)) if is_json => writeln!(stdout(), "{}", serde_json::to_string(&event)?)?,
                 Ok(Some(event)) => writeln!(stdout(), "{event}")?,
-                // The process that reported the events has ended; another one may go on.
+                // The process that reported the events has exited, but the job may continue.
                 Err(RasError::Closed { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -338,12 +337,12 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         let kind = kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned));
         *kinds.entry(kind.unwrap_or_default()).or_default() += 1;
     }
-    let help = "Communicators of the job, as far as the process that answered knows it";
+    let help = "Communicators of the job, as seen by the process that responded";
     out.family("nccl_ras_communicators", "gauge", help);
     out.sample(&[("version", &report.nccl_version)], communicators.len());
     out.family("nccl_ras_ranks", "gauge", "Ranks of a communicator");
     communicators.iter().for_each(|one| out.sample(&names(one), one.size));
-    out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not answered");
+    out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not responded");
     communicators.iter().for_each(|one| out.sample(&names(one), one.unanswered()));
     out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
     for ([hash, secondary], rank) in ranks() {
@@ -378,9 +377,9 @@ fn names(communicator: &ReportedCommunicator) -> [Label<'_>; 2] {
 #[derive(Debug, Default)]
 struct Metrics {
     text: String,
-    /// The name of the family whose samples come next.
+    /// The name of the current family.
     family: &'static str,
-    /// The samples that there are, without their values.
+    /// The samples so far, without their values.
     known: BTreeSet<String>,
 }
 
@@ -396,14 +395,14 @@ impl Metrics {
         let labels: Vec<String> =
             labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        // Of an entry that a report has twice, the first: Prometheus refuses the file otherwise.
+        // Only the first of duplicate entries: Prometheus would reject the file.
         if self.known.insert(format!("{name}{labels}")) {
             let _ = writeln!(self.text, "{name}{labels} {value}");
         }
     }
 }
 
-/// Escapes a label. Prometheus refuses a file with an escape that is not its own, as that of a control character is.
+/// Escapes a label. Prometheus rejects unknown escapes, such as the escapes of control characters.
 fn escape(text: &str) -> String {
     in_lines(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,4 +1,4 @@
-//! The settings of NCCL: the environment, and the configuration files that NCCL adds to it.
+//! NCCL's settings: the environment, and the configuration files that NCCL adds to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::system::System;
 #[derive(Debug)]
 pub(crate) struct Settings {
     values: BTreeMap<String, Setting>,
-    /// The configuration files, in the order in which NCCL reads them, whether they exist or not.
+    /// The configuration files in NCCL's order, including files that do not exist.
     pub(crate) files: Vec<ConfigurationFile>,
 }
 
@@ -49,14 +49,14 @@ pub(crate) struct ConfigurationFile {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A value that has an effect, or none because the variable has a value already.
+    /// A value, which has no effect if the variable already has one.
     Set { name: String, value: String, overridden_by: Option<Origin> },
     /// A line without `=`.
     Ignored(String),
 }
 
 impl Settings {
-    /// Reads the environment and the files, by the rule of the newest version: the file that `NCCL_CONF_FILE` names or else
+    /// Reads the environment and the files by the rule of the newest version: the file that `NCCL_CONF_FILE` names, or else
     /// `~/.nccl.conf`, then `/etc/nccl.conf`. The first value of a variable counts.
     pub(crate) fn of(system: &System) -> Self {
         let is_ours = |name: &str| {
@@ -81,8 +81,8 @@ impl Settings {
         Self { values, files }
     }
 
-    /// Replaces the values of files by those that the library added to its environment. Returns the names and files of values
-    /// that the library did not read. Names that `is_unknown` selects keep their values.
+    /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of values
+    /// that the library did not read. Names selected by `is_unknown` keep their values.
     pub(crate) fn correct(
         &mut self,
         added: &BTreeMap<String, String>,
@@ -111,12 +111,12 @@ impl Settings {
         self.values.get(name)
     }
 
-    /// Returns a value that is not empty.
+    /// Returns the value, unless it is empty.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.get(name).map(|setting| setting.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Returns the value of an option that is a number, as NCCL reads it: 0 if it begins with none.
+    /// Returns the value of a numeric option as NCCL parses it: 0 if it does not begin with a number.
     pub(crate) fn number(&self, name: &str) -> Option<i64> {
         self.value(name).map(|value| integer(value).0)
     }
@@ -139,8 +139,8 @@ impl Settings {
     }
 }
 
-/// Returns the integer that a text begins with, as C's `strtoll` with base 0 does, and the rest of the text. Without a digit it
-/// is 0, and the whole text the rest.
+/// Returns the integer at the beginning of a text, as C's `strtoll` with base 0 does, and the rest of the text. Without a digit,
+/// returns 0 and the whole text.
 pub(crate) fn integer(text: &str) -> (i64, &str) {
     let start = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (sign, digits) = match start.strip_prefix('-') {
@@ -162,8 +162,8 @@ pub(crate) fn integer(text: &str) -> (i64, &str) {
     (number, if rest.len() == digits.len() { text } else { rest })
 }
 
-/// Returns the part of a value that is probably a mistake: quotes and spaces around it, and a comment. `None` for spaces around
-/// a number, which NCCL skips.
+/// Returns the part of a value that is probably a mistake: quotes or spaces around it, or a comment. `None` for spaces around a
+/// number, which NCCL skips.
 pub(crate) fn taken_literally(value: &str) -> Option<&'static str> {
     let trimmed = value.trim();
     let is_quoted = |quote: char| trimmed.starts_with(quote) || trimmed.ends_with(quote);
@@ -181,7 +181,7 @@ pub(crate) fn taken_literally(value: &str) -> Option<&'static str> {
     }
 }
 
-/// Parses the lines as NCCL does: `NAME=VALUE` with all spaces and quotes, or a comment if it begins with `#`.
+/// Parses the lines as NCCL does: `NAME=VALUE` including all spaces and quotes, or a comment that begins with `#`.
 fn add_lines(values: &mut BTreeMap<String, Setting>, path: &Path, text: &str) -> Vec<Line> {
     let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! The machine that is examined: its files and the environment of a job.
+//! The examined machine: its files, and the environment of a job.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,29 +18,29 @@ use crate::file;
 pub(crate) const MEMORY_LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
 pub(crate) const MEMORY_USES: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
 
-/// The files below a root, an environment, and what the kernel says by other means. Tests fabricate them.
+/// The files below a root, the environment, and other data from the kernel. Tests replace them.
 #[derive(Debug)]
 pub(crate) struct System {
     root: PathBuf,
-    /// The variables; none for a set-uid program, which must not read files that its user names.
+    /// The variables; empty for a set-uid program, which must not read files that its user names.
     pub(crate) environment: BTreeMap<String, String>,
-    /// The architecture, by Rust's name.
+    /// Rust's name of the architecture.
     pub(crate) architecture: String,
     pub(crate) interfaces: Result<Vec<Interface>, String>,
-    /// The limits of this process. `None` stands for unlimited.
+    /// The limits of this process. `None` means unlimited.
     pub(crate) locked_memory: Option<u64>,
     pub(crate) open_files: Rlimit,
     pub(crate) stack: Option<u64>,
     pub(crate) shared_memory: SharedMemory,
 }
 
-/// The file system in /dev/shm. `None` stands for no limit of its own.
+/// The file system in /dev/shm. `None` means no own limit.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct SharedMemory {
-    /// The bytes in all and those in use.
+    /// The total bytes, and the bytes in use.
     pub(crate) size: Option<u64>,
     pub(crate) used: u64,
-    /// The files that can be there and those that can be made yet.
+    /// The maximum number of files, and the number that can still be created.
     pub(crate) files: Option<u64>,
     pub(crate) free_files: u64,
 }
@@ -49,7 +49,7 @@ impl SharedMemory {
     fn here() -> Self {
         let Ok(found) = statfs("/dev/shm") else { return Self::default() };
         let block = found.f_bsize as u64;
-        // Elsewhere /dev/shm is a directory of another file system.
+        // Otherwise /dev/shm is a directory of another file system.
         let is_own = found.f_type == libc::TMPFS_MAGIC;
         Self {
             size: Some(found.f_blocks * block).filter(|size| is_own && *size > 0),
@@ -60,7 +60,7 @@ impl SharedMemory {
     }
 }
 
-/// Returns the variables of this process; none of a set-uid program.
+/// Returns the variables of this process; none for a set-uid program.
 pub(crate) fn environment() -> BTreeMap<String, String> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     let variables = libnccl::internal::environment::variables();
@@ -81,7 +81,7 @@ impl System {
         }
     }
 
-    /// Returns the place of an absolute path of the examined machine.
+    /// Returns an absolute path of the examined machine, prefixed with the root.
     pub(crate) fn place(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if self.root == Path::new("/") {
@@ -103,7 +103,7 @@ impl System {
         place.is_file() && access(place, Access::READ_OK).is_ok()
     }
 
-    /// Reads a file of a few megabytes; `None` if it cannot be read, such as one without an end.
+    /// Reads a file of a few megabytes; `None` if it cannot be read, for example an endless one.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         const MOST: u64 = 16 << 20;
         let mut bytes = vec![];
@@ -123,27 +123,27 @@ impl System {
         self.place(path).exists()
     }
 
-    /// Returns the reason why this process cannot read and write a file or folder; `None` if it can.
+    /// Returns the reason why this process cannot read and write a file or directory; `None` if it can.
     pub(crate) fn denial(&self, path: impl AsRef<Path>) -> Option<io::Error> {
         access(self.place(path), Access::READ_OK | Access::WRITE_OK).err().map(io::Error::from)
     }
 
-    /// Returns the names in a folder, sorted; none if it cannot be read.
-    pub(crate) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.place(folder)).into_iter().flatten().flatten();
+    /// Returns the names in a directory, sorted; none if it cannot be read.
+    pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.place(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
     }
 
-    /// Returns the folders of a folder, as paths of the examined machine.
-    pub(crate) fn children(&self, folder: impl AsRef<Path>) -> Vec<PathBuf> {
-        let folder = folder.as_ref();
-        self.names(folder).iter().map(|name| folder.join(name)).collect()
+    /// Returns the subdirectories of a directory, as paths of the examined machine.
+    pub(crate) fn children(&self, directory: impl AsRef<Path>) -> Vec<PathBuf> {
+        let directory = directory.as_ref();
+        self.names(directory).iter().map(|name| directory.join(name)).collect()
     }
 
-    /// Returns the directories of this process's groups of a controller, each followed by its ancestors.
+    /// Returns the directories of this process's control groups for a controller, each followed by its ancestors.
     pub(crate) fn control_groups(&self, controller: &str) -> Vec<PathBuf> {
         let mut groups = Vec::new();
         for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
@@ -160,17 +160,17 @@ impl System {
         groups
     }
 
-    /// Returns the number in the first of these files of a folder that has one.
-    pub(crate) fn number(&self, folder: &Path, names: &[&str]) -> Option<u64> {
-        names.iter().find_map(|name| self.line(folder.join(name))?.parse().ok())
+    /// Returns the number in the first of these files that has one.
+    pub(crate) fn number(&self, directory: &Path, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| self.line(directory.join(name))?.parse().ok())
     }
 
-    /// Returns the value of a variable; `None` if it is not set or empty, which counts as unset almost everywhere.
+    /// Returns the value of a variable; `None` if it is unset or empty, which counts as unset almost everywhere.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns the reason to take this for a container; `None` if there is no sign of one.
+    /// Returns the evidence that this is a container; `None` if there is none.
     pub(crate) fn container(&self) -> Option<&'static str> {
         let is_set = |name| self.variable(name).is_some();
         let signs = [
@@ -187,7 +187,7 @@ impl System {
 pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) is_up: bool,
-    /// True if it has a carrier too.
+    /// True if the interface also has a carrier.
     pub(crate) is_running: bool,
     pub(crate) addresses: Vec<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! `nccl trace`: runs a program with the shared object that records its calls in the place of NCCL.
+//! `nccl trace`: runs a program with an interposer for NCCL that records its calls.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::{output, preload};
 pub(crate) struct TraceArguments {
     /// Write the recordings into this directory, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
     /// process id]
-    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     output: Option<PathBuf>,
     /// Keep the last N operations of each communicator, of 64 bytes each
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<usize>(1..=1 << 20))]
@@ -40,18 +40,18 @@ pub(crate) struct TraceArguments {
 /// Becomes the program: its signals and its exit status are its own.
 pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     let recorder = recorder(arguments.recorder.as_deref())?;
-    let folder = absolute(arguments.output.clone().unwrap_or_else(default_folder))?;
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let directory = absolute(arguments.output.clone().unwrap_or_else(default_directory))?;
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     command.env(variables::RECORDER, arguments.entries.to_string());
-    command.env(variables::RECORDER_FILE, folder.join("rank"));
+    command.env(variables::RECORDER_FILE, directory.join("rank"));
     if variable(variables::RECORDER_SIGNAL).is_none() {
         command.env(variables::RECORDER_SIGNAL, "USR1");
     }
-    // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
+    // Because of its soname, it also replaces the NCCL that the program is linked with or loads by name.
     command.envs(preload::preload([recorder.clone()])?);
-    // Some load it by the name for linkers, which is no soname.
+    // Some programs load NCCL by the name for linkers, which is not a soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
         command.env("LD_LIBRARY_PATH", preload::search_first(&[links.to_owned()])?);
     }
@@ -66,10 +66,11 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     if own.is_some() {
         command.env(PATH_VARIABLE, &recorder);
     }
-    let folder = folder.display();
-    let note =
-        format!("nccl trace: recordings go to {folder}; compare them with: nccl recorder diff {folder}\n");
-    // Of several ranks, the first one says it. A failure to print is no reason not to run.
+    let directory = directory.display();
+    let note = format!(
+        "nccl trace: recordings go to {directory}; compare them with: nccl recorder diff {directory}\n"
+    );
+    // Only rank 0 prints the note. The program runs even if printing fails.
     if variable("RANK").is_none_or(|rank| rank == "0") {
         output::write_to_stderr(&note);
     }
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     Err(error).with_context(|| format!("cannot start {}", arguments.program[0].display()))
 }
 
-/// Returns the shared object that records: the one that is given, or that of an installation or of a build.
+/// Returns the recording shared object: the given one, the installed one, or the one from a build.
 fn recorder(given: Option<&Path>) -> Result<PathBuf> {
     let candidates = match given {
         Some(file) => vec![file.to_owned()],
@@ -99,11 +100,11 @@ fn recorder(given: Option<&Path>) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// Returns a folder that is the same for all ranks of a job, if the launcher gives the job an id.
-fn default_folder() -> PathBuf {
+/// Returns a directory that is the same for all ranks of a job, if the launcher defines a job id.
+fn default_directory() -> PathBuf {
     let id = |name| variable(name)?.into_string().ok().filter(|id| !id.is_empty() && id != "none");
     let id = [libnccl_launch::RUN_ID, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"].into_iter().find_map(id);
-    // A name of the user's choice may have a slash.
+    // A user-defined id may contain a slash.
     let id = id.unwrap_or_else(|| process::id().to_string()).replace('/', "_");
     format!("nccl-trace-{id}").into()
 }

@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The limit of ranks, more than one host can use.
+/// The maximum number of ranks, more than one host can use.
 pub(crate) const MAX_RANKS: usize = 1024;
 
-/// Returns a parser of whole numbers of a range.
+/// Returns a parser for whole numbers in a range.
 pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: Copy + FromStr + PartialOrd + Display,
@@ -26,8 +26,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 const FORMS: &str = "such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
 
-/// Parses a number of bytes, with a unit if there is one, in the forms that nccl-tests takes: it reads what `strtod` does, and of
-/// the unit the first letter.
+/// Parses a number of bytes with an optional unit, in the forms that nccl-tests accepts: the syntax of `strtod`, and the first letter
+/// of the unit.
 pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
     let parse = || {
         let text = text.to_ascii_lowercase();
@@ -43,7 +43,7 @@ pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
             "g" | "gb" => 1 << 30,
             _ => return None,
         };
-        // A whole number exactly; another one as a double is, of which the fraction of a byte is dropped.
+        // A whole number is exact. Any other number is parsed as a double and rounded down to whole bytes.
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(unit);
         }

@@ -8,5 +8,5 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class PlatformTag(BuildHookInterface):
     def initialize(self, version, build_data):
         build_data["pure_python"] = False
-        # Of any Linux; auditwheel says of which.
+        # For any Linux; auditwheel determines the exact platform.
         build_data["tag"] = "py3-none-linux_" + os.environ["LIBNCCL_ARCH"]

@@ -7,10 +7,10 @@ pub(super) const MAX_BYTES: usize = 4096;
 const MAX_HOSTS: usize = 8;
 const FIRST_LINE: &str = "libnccl launch 1";
 
-/// The address that rank 0 publishes as lines of text.
+/// Rank 0's address, published as lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
-    /// Hellos repeat it, so that rank 0 refuses ranks that have read an old announcement.
+    /// Repeated in hellos, so that rank 0 refuses ranks that have read an old announcement.
     pub(super) nonce: Nonce,
     pub(super) port: u16,
     /// The names and addresses of the host, the most likely one first.
@@ -21,7 +21,7 @@ impl Announcement {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let invalid = |field: &str| format!("the announcement of rank 0 has no valid {field}");
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MAX_BYTES);
-        // A file that is being copied may lack its end.
+        // A file that is being copied may be truncated.
         let text = text.and_then(|text| text.strip_suffix("end\n")).ok_or_else(|| invalid("text"))?;
         let mut lines = text.lines();
         if lines.next() != Some(FIRST_LINE) {

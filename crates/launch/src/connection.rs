@@ -1,4 +1,4 @@
-//! Connections to other hosts and from them, with deadlines.
+//! Incoming and outgoing connections, with deadlines.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time until which an exchange may last.
+/// The time by which an exchange must be complete.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     started: Instant,
@@ -16,7 +16,7 @@ pub struct Deadline {
 impl Deadline {
     pub fn after(timeout: Duration) -> Self {
         let started = Instant::now();
-        // A timeout beyond the clock's range is as good as none.
+        // A timeout beyond the clock's range counts as none.
         let end = started.checked_add(timeout).unwrap_or_else(|| started + Duration::from_secs(1 << 30));
         Self { started, end }
     }
@@ -39,7 +39,7 @@ impl Deadline {
         Self { end: part.end.min(self.end), ..part }
     }
 
-    /// Sleeps so long, or until the deadline.
+    /// Sleeps for this time, or until the deadline.
     pub fn sleep(&self, time: Duration) {
         thread::sleep(time.min(self.remaining()));
     }
@@ -50,7 +50,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    // The time limits of the system's resolver are longer than most deadlines, so the thread may outlast this call.
+    // The system's resolver has longer time limits than most deadlines, so the thread may outlive this call.
     libnccl::internal::keep_loaded();
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
@@ -62,7 +62,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
         Ok(Ok(addresses)) if addresses.is_empty() => Err(format!("{host} has no address")),
         Ok(Ok(addresses)) => Ok(addresses),
         Ok(Err(error)) => Err(format!("{host}: {error}")),
-        Err(_) => Err(format!("{host} was not resolved in time")),
+        Err(_) => Err(format!("{host} was not resolved before the deadline")),
     }
 }
 
@@ -73,18 +73,18 @@ pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io:
         return Err(ErrorKind::TimedOut.into());
     }
     let stream = TcpStream::connect_timeout(&address, limit)?;
-    // On this host, the connection may get the destination as its own port, and be connected to itself.
+    // On this host, the connection may get the destination's port as its own, and connect to itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(ErrorKind::ConnectionRefused.into());
     }
     stream.set_nodelay(true)?;
-    // All messages fit into the socket's buffer; this is for a broken connection.
+    // All messages fit into the socket's buffer; the timeout is for a broken connection.
     stream.set_write_timeout(Some(deadline.remaining().max(Duration::from_millis(1))))?;
     Ok(stream)
 }
 
-/// Listens on the IP address that the ranks were given, which has to be one of this host. For a name, listens on all interfaces:
-/// other hosts may resolve it differently.
+/// Listens on the IP address that the ranks connect to, which must be an address of this host. For a name, listens on all
+/// interfaces: other hosts may resolve it differently.
 pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     let given = host.and_then(|host| match host {
         "localhost" => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
@@ -102,18 +102,18 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
             listener => listener?,
         },
     };
-    // The ranks connect together. Beyond the backlog, by default 128, they would repeat their requests after a second.
+    // All ranks connect at the same time. Beyond the backlog, by default 128, the kernel retries after a second.
     rustix::net::listen(&listener, i32::MAX)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Reads some bytes until the deadline, and 0 at the end of the stream.
+/// Reads some bytes by the deadline. Returns 0 at the end of the stream.
 pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
     loop {
         let remaining = deadline.remaining();
         if remaining.is_zero() {
-            return Err(io::Error::new(ErrorKind::TimedOut, "no complete answer in time"));
+            return Err(io::Error::new(ErrorKind::TimedOut, "no complete reply before the deadline"));
         }
         stream.set_read_timeout(Some(remaining))?;
         let retried = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted];
@@ -124,7 +124,7 @@ pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline)
     }
 }
 
-/// Reads exactly as many bytes as `buffer` has, until the deadline.
+/// Fills `buffer` by the deadline.
 pub(super) fn read_by(stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
     while !buffer.is_empty() {
         match read_some(stream, buffer, deadline)? {
@@ -163,7 +163,7 @@ fn not_of_this_host(address: IpAddr) -> io::Error {
     io::Error::new(ErrorKind::AddrNotAvailable, text)
 }
 
-/// Returns the problem of a name that this host resolves to another one.
+/// Returns the problem of a name that this host resolves to another host.
 pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String> {
     let addresses = resolve(host, 0, deadline).ok()?;
     // Only an address of this host can be bound.
@@ -173,7 +173,7 @@ pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String>
 
 /// Returns the addresses from which this host reaches others, and its name.
 pub(super) fn own_hosts() -> Vec<String> {
-    // The addresses are for documentation: connecting a UDP socket sends nothing, but chooses a route.
+    // Addresses reserved for documentation. Connecting a UDP socket chooses a route, and sends nothing.
     let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
     let source = |(from, to): (&str, &str)| {
         let socket = UdpSocket::bind(from).ok()?;

@@ -17,7 +17,7 @@ pub(super) struct Published {
     text: String,
 }
 
-/// Publishes an announcement atomically, in place of an earlier one.
+/// Publishes an announcement atomically, replacing an earlier one.
 pub(super) fn publish(directory: &Path, job: u128, announcement: &Announcement) -> io::Result<Published> {
     let (path, text) = (file(directory, job), announcement.to_string());
     let new = path.with_extension(format!("{:032x}", announcement.nonce));
@@ -44,12 +44,12 @@ pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String)
     let path = file(directory, job);
     let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let announcement = Announcement::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-    // With the clock of a file server ahead, an old file would seem new.
+    // If the clock of a file server is ahead, an old file seems new.
     let written = age.map_or_else(|| "in the future".into(), |age| format!("{} s ago", age.as_secs()));
     Ok((announcement, format!("{}, written {written}", path.display())))
 }
 
-/// Returns the first bytes of any file, one more than an announcement may have, and its age unless its time is in the future.
+/// Returns a file's age, unless its time is in the future, and its first bytes: one more than an announcement may have.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     // Opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -66,7 +66,7 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
 /// The prefix of the directories that rank 0 creates.
 pub(super) const OWN: &str = "libnccl-launch-";
 
-/// Removes this user's directories beside this one whose rank 0 was killed before it could.
+/// Removes this user's other directories whose rank 0 was killed before it could remove them.
 pub(super) fn remove_leftovers(directory: &Path) {
     let beside = directory.parent().and_then(|parent| fs::read_dir(parent).ok());
     for other in beside.into_iter().flatten().flatten() {
@@ -75,7 +75,7 @@ pub(super) fn remove_leftovers(directory: &Path) {
             continue;
         }
         let files = || fs::read_dir(other.path()).into_iter().flatten().flatten().map(|file| file.path());
-        // An empty one may be of a launch that starts at this moment.
+        // An empty directory may belong to a launch that is starting now.
         if files().next().is_some() && files().all(|file| is_left(&file)) {
             files().for_each(|file| drop(fs::remove_file(file)));
             let _ = fs::remove_dir(other.path());
@@ -83,7 +83,7 @@ pub(super) fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// Returns whether a rank 0 of this host has published this and no longer listens.
+/// Returns whether a rank 0 on this host has published this address and no longer listens.
 fn is_left(file: &Path) -> bool {
     let announcement = read_file(file).ok().and_then(|(bytes, _)| Announcement::parse(&bytes).ok());
     announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
@@ -93,7 +93,7 @@ fn file(directory: &Path, job: u128) -> PathBuf {
     directory.join(format!("libnccl-{job:032x}"))
 }
 
-/// Creates a directory that only this user can access, if it does not exist, and checks that it is one.
+/// Creates a directory that only this user can access, or checks that the existing one is private.
 pub(super) fn create_private(directory: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(directory),

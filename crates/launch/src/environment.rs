@@ -1,4 +1,4 @@
-//! The variables of each launcher; the crate's documentation has them in a table.
+//! The variables of each launcher, which the crate's documentation lists.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::error::{LaunchError, Result};
 use super::job::{self, Launcher};
 use super::rendezvous::{Rendezvous, is_host};
 
-/// A text in place of the launcher's job id: ranks with another one are refused. Default: the launcher's.
+/// A job id that replaces the launcher's. Ranks with another id are refused. Default: the launcher's job id.
 const JOB: &str = "LIBNCCL_JOB";
-/// The place where ranks find rank 0: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or `file:///DIRECTORY`. Default: the launcher's.
+/// The rendezvous: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or `file:///DIRECTORY`. Default: the launcher's.
 const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
-/// The job of a rank that `nccl run` has started.
+/// The job id that `nccl run` sets.
 pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 
 /// The port in a pod, where nothing else listens. PyTorch uses the same.
@@ -49,9 +49,9 @@ pub(super) fn read(
     parent: u32,
 ) -> Result<Environment> {
     let values = variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    // Until one is recognised, errors are about a SLURM batch script.
+    // Until a launcher is recognized, errors are about a SLURM batch script.
     let mut v = Variables { launcher: Launcher::Slurm, values };
-    v.launcher = recognise(&v)?;
+    v.launcher = recognize(&v)?;
     let (v, launcher) = (&v, v.launcher);
     let ranks = Ranks::read(v)?;
     check_outer(v, &ranks)?;
@@ -73,7 +73,7 @@ pub(super) fn read(
         },
         given => (given, false),
     };
-    // The ranks may be given different names of rank 0's host, but they share the port.
+    // The ranks may have different names for rank 0's host, but they share the port.
     let mut is_open = false;
     if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
         is_open = true;
@@ -82,7 +82,7 @@ pub(super) fn read(
     Ok(Environment { launcher, ranks, job, is_open, rendezvous, is_private })
 }
 
-fn recognise(v: &Variables) -> Result<Launcher> {
+fn recognize(v: &Variables) -> Result<Launcher> {
     let launchers: [(Launcher, &[&str]); 9] = [
         (Launcher::NcclRun, &[RUN_ID]),
         (Launcher::Torchrun, &["TORCHELASTIC_RUN_ID"]),
@@ -102,7 +102,7 @@ fn recognise(v: &Variables) -> Result<Launcher> {
         }
     }
     match v.number("SLURM_NTASKS")? {
-        // A batch script has the variables of a task, but is none.
+        // A batch script has the variables of a task, but is not a task.
         Some(tasks @ 2..) if v.has("SLURM_PROCID") => Err(v.problem(format!(
             "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
         ))),
@@ -153,7 +153,7 @@ impl Ranks {
             (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
         } else if launcher == Launcher::Kubeflow
             && let Some(processes) = v.get("PET_NPROC_PER_NODE")
-            // The words let torchrun choose; this program was started without it, once.
+            // These words let torchrun choose, but this program was started without torchrun, as one process.
             && !["1", "auto", "cpu", "gpu"].contains(&processes)
         {
             let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
@@ -193,7 +193,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String> {
         }
         Launcher::Torchrun => {
             let run = v.require("TORCHELASTIC_RUN_ID")?;
-            // Of several agents, each counts its own restarts, and only some count the failure of a worker.
+            // Each agent counts its own restarts, and not every agent counts the failure of a worker.
             match count("GROUP_WORLD_SIZE")? {
                 0 | 1 => format!("torchrun/{run}/{}", count("TORCHELASTIC_RESTART_COUNT")?),
                 _ => format!("torchrun/{run}"),
@@ -214,7 +214,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String> {
     })
 }
 
-/// Returns where rank 0 is found; `None` for a directory that rank 0 creates.
+/// Returns the rendezvous; `None` for a directory that rank 0 creates.
 fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>> {
     let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
     match v.launcher {
@@ -304,7 +304,7 @@ fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
     None
 }
 
-/// The environment variables of a launcher. An empty one counts as not set.
+/// The environment variables of a launcher. An empty variable counts as unset.
 struct Variables {
     launcher: Launcher,
     values: BTreeMap<String, String>,
@@ -319,7 +319,7 @@ impl Variables {
         self.values.contains_key(name)
     }
 
-    /// Returns the first of two names if it is set.
+    /// Returns the first of two names that is set.
     fn either<'n>(&self, name: &'n str, other: &'n str) -> &'n str {
         if self.has(name) { name } else { other }
     }
@@ -328,7 +328,7 @@ impl Variables {
         LaunchError::Variables { launcher: self.launcher, problem: problem.into() }
     }
 
-    /// Returns the variable as `parse` reads it, if it is set.
+    /// Returns the variable, parsed by `parse`, if it is set.
     fn parse<T>(
         &self,
         name: &str,
@@ -341,7 +341,7 @@ impl Variables {
     }
 
     fn number(&self, name: &str) -> Result<Option<u32>> {
-        // `parse` alone would take a sign.
+        // `parse` alone would accept a sign.
         let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
         self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
@@ -365,7 +365,7 @@ impl Variables {
         self.set(name, self.get(name))
     }
 
-    /// Fails without the value of a variable that the launcher always sets.
+    /// Returns the value of a variable that the launcher always sets, or an error.
     fn set<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.problem(format!("{name} is not set")))
     }

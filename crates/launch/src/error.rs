@@ -8,7 +8,7 @@ use super::rendezvous::Rendezvous;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No variable of a launcher is set: the process was started by hand.
+    /// No variable of a launcher is set: the process was started manually.
     #[error(
         "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
          LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
@@ -18,13 +18,13 @@ pub enum LaunchError {
     /// A variable is missing or has a value that is invalid or contradicts another one.
     #[error("{launcher}: {problem}")]
     Variables {
-        /// The launcher that the other variables are of.
+        /// The launcher that has set the other variables.
         launcher: Launcher,
         /// The variables, their values, and what was expected.
         problem: Box<str>,
     },
 
-    /// This host has more ranks than this process sees devices.
+    /// This host has more ranks than devices that this process sees.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -53,21 +53,21 @@ pub enum LaunchError {
         size: usize,
         /// The time for which this rank waited.
         elapsed: Duration,
-        /// On rank 0, where it listened, which ranks joined, and the refused connections. On the others, why they could not
-        /// reach rank 0.
+        /// On rank 0, its address, the ranks that joined, and the refused connections. On the others, the reason why they could
+        /// not reach rank 0.
         detail: Box<str>,
     },
 
-    /// Another rank has failed before all had the id, or could not begin to create its communicator with it.
+    /// Another rank failed before all ranks had the id, or could not begin to create its communicator.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
         /// The rank.
         rank: usize,
-        /// Its error, of which the first 1024 bytes.
+        /// The first 1024 bytes of its error.
         reason: Box<str>,
     },
 
-    /// The exchange cannot succeed, whatever the other ranks do.
+    /// The exchange cannot succeed, regardless of the other ranks.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The rendezvous.
@@ -76,7 +76,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// A call of NCCL has failed.
+    /// An NCCL call failed.
     #[error(transparent)]
     Nccl(#[from] libnccl::Error),
 }
@@ -93,15 +93,15 @@ impl From<libnccl::error::LoadError> for LaunchError {
     }
 }
 
-/// The result of what a [`Launch`](super::Launch) does.
+/// The result of the methods of a [`Launch`](super::Launch).
 pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
 pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {
     LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
 }
 
-/// Returns which ranks did not join: `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`. There may be none if a rank gave
-/// up while the others were about to begin.
+/// Returns the ranks that did not join: `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`. There may be none if a rank
+/// timed out while the others were about to begin.
 fn absence(ranks: &[usize], missing: usize, size: usize) -> String {
     let mut texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     if missing > ranks.len() {

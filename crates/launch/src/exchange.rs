@@ -1,4 +1,4 @@
-//! One exchange of an id, as a rank other than 0 takes part in it: it finds rank 0, joins, and waits for the id.
+//! One exchange of an id on a rank other than 0: finds rank 0, joins, and waits for the id.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ use libnccl::UniqueId;
 /// The time limit for rank 0 to accept a hello. It accepts up to 128 connections at a time.
 const ACCEPTED: Duration = Duration::from_secs(5);
 
-/// The first and the longest time for a connection, and between two attempts. The first is short: beyond its backlog, rank 0's
-/// system drops connection requests, which are repeated after a second.
+/// The shortest and longest time for a connection, and between two attempts. The first is short, because a kernel with a full
+/// backlog drops connection requests, which are repeated only after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
 const OF_ROOT: &str = "according to rank 0";
-const UNEXPECTED: &str = "an answer out of order";
+const UNEXPECTED: &str = "a reply out of order";
 
 pub(super) struct Exchange<'a> {
     pub(super) environment: &'a Environment,
@@ -35,16 +35,16 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Joins rank 0, and returns the id and the connection once rank 0 has sent it. A rank with a `failure` reports it instead,
-    /// and gets no id.
+    /// Joins rank 0, waits for the id, and returns it with the connection. A rank with a `failure` reports it instead, and gets no
+    /// id.
     pub(super) fn join(&self, failure: Option<&str>) -> Result<(UniqueId, Peer)> {
         let deadline = &self.deadline;
         let nonce = nonce();
-        // Ranks that start together do not retry together.
+        // Randomized, so that ranks that start together do not retry together.
         let jitter = Duration::from_micros((nonce % 256) as u64 * 40);
         let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
         let mut problem = None;
-        // An attempt that the deadline cuts short says less than one before it.
+        // An attempt cut short by the deadline has a less specific error than an earlier attempt.
         let mut note = |reason: String| {
             if problem.is_none() || !deadline.has_passed() {
                 problem = Some(reason);
@@ -79,7 +79,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Returns where rank 0 listens, and for errors where it has published that.
+    /// Returns rank 0's address and, for error messages, the place where it was published.
     fn locate(&self) -> Result<(Announcement, String), String> {
         let Self { environment, rendezvous, deadline, .. } = self;
         match rendezvous {
@@ -106,8 +106,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Returns the result of an exchange with rank 0 at this address. The outer error is one after which another attempt may
-    /// succeed.
+    /// Returns the result of an exchange with rank 0 at this address. After an outer error, another attempt may succeed.
     fn attempt(
         &self,
         address: SocketAddr,
@@ -139,7 +138,7 @@ impl Exchange<'_> {
         }
         loop {
             return match root.receive_by(deadline)? {
-                // It has crossed the report.
+                // Sent before rank 0 received the report.
                 Message::Id(_) if failure.is_some() => continue,
                 Message::Id(id) => Ok(Ok((id, root))),
                 Message::Failed(rank, reason) => Ok(Err(rank_failed(rank, reason))),
@@ -169,7 +168,7 @@ impl Exchange<'_> {
         LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
     }
 
-    /// Returns the error of an exchange with the number of `missing` ranks, of which `ranks` are the first.
+    /// Returns the error of an exchange with `missing` missing ranks, of which `ranks` are the first.
     pub(super) fn missing_ranks(
         &self,
         ranks: &[u32],

@@ -21,7 +21,7 @@ pub enum Launcher {
     Kubeflow,
     /// A JobSet, or another indexed job, of Kubernetes, with one process a pod.
     JobSet,
-    /// A hand or a script that has set `RANK` and `WORLD_SIZE`.
+    /// A user or script that has set `RANK` and `WORLD_SIZE`.
     Variables,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// A value that no other exchange has.
+/// A value that is unique to an exchange.
 pub(super) type Nonce = u128;
 
 /// Returns a new nonce, from the randomness of the standard library's hash tables.

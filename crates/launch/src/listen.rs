@@ -1,4 +1,4 @@
-//! The places where rank 0 listens, and publishes its address.
+//! Listening on rank 0, and publication of its address.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -17,11 +17,11 @@ use super::tcp_store::TcpStore;
 /// The time between two attempts to listen on a port that is in use.
 const LISTEN: Duration = Duration::from_millis(50);
 
-/// The time to look up the own host. The others can connect meanwhile.
+/// The time limit for the lookup of this host. The others can connect meanwhile.
 const RESOLVE: Duration = Duration::from_secs(1);
 
 impl Exchange<'_> {
-    /// Does the work of rank 0 where the others find it.
+    /// Runs rank 0 at the rendezvous.
     pub(super) fn listen<T>(&self, work: impl FnOnce(&mut Root<'_>) -> Result<T>) -> Result<T> {
         let Self { environment, rendezvous, deadline, .. } = self;
         let fail = |error: io::Error| self.problem(error.to_string());
@@ -31,12 +31,12 @@ impl Exchange<'_> {
                 let listener = loop {
                     match connection::listen(Some(host), *port) {
                         Ok(listener) => break listener,
-                        // The process of an earlier attempt may be about to exit.
+                        // The process of an earlier attempt may still be exiting.
                         Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
                             if !std::mem::replace(&mut is_reported, true) {
                                 log::warn!(
                                     "rank 0 waits for {rendezvous}, which is in use; if another job is there, ranks of this \
-                                     one may join it, unless each job has a LIBNCCL_JOB or a port of its own"
+                                     one may join it, unless each job has a LIBNCCL_JOB or its own port"
                                 );
                             }
                             deadline.sleep(LISTEN);
@@ -64,7 +64,7 @@ impl Exchange<'_> {
                     }
                 };
                 let (listener, mut announcement) = self.announce().map_err(fail)?;
-                // Others may reach this host by the address from which it reaches its own store.
+                // Others may reach this host by the address that it uses to reach its own store.
                 announcement.hosts.extend(store.local_address().map(|address| address.ip().to_string()));
                 let text = announcement.to_string();
                 store.set(&environment.key(), text.as_bytes(), deadline).map_err(fail)?;

@@ -13,7 +13,7 @@ use super::root::TELL;
 use super::wire::Message;
 use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
 
-/// This process as a launcher has started it: one rank of a job.
+/// One rank of a job: this process, as started by a launcher.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Launcher};
@@ -39,8 +39,8 @@ impl Launch {
     /// Reads the variables of this process.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
-    /// contradicts another.
+    /// [`LaunchError::NoLauncher`] if no launcher's variable is set, [`LaunchError::Variables`] if a variable is missing or
+    /// contradicts another one.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Launchers set only UTF-8.
@@ -48,7 +48,7 @@ impl Launch {
         }))
     }
 
-    /// Reads variables that were obtained in another way.
+    /// Reads variables from another source.
     ///
     /// # Errors
     /// The errors of [`from_env`](Self::from_env).
@@ -60,7 +60,7 @@ impl Launch {
         Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
-    /// Sets the time for which this rank waits for all to join. Default: 5 minutes.
+    /// Sets the time that this rank waits for all ranks to join. Default: 5 minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -94,7 +94,7 @@ impl Launch {
         self.environment.ranks.local_size as usize
     }
 
-    /// Returns the number of the device for this rank, out of the `visible` devices of this process.
+    /// Returns the device index for this rank, given the number of devices `visible` to this process.
     ///
     /// This is 0 if the process sees one device, as with SLURM's `--gpus-per-task=1` and Ray. Otherwise it is the [local
     /// rank](Self::local_rank).
@@ -110,7 +110,7 @@ impl Launch {
         }
     }
 
-    /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
+    /// Returns the rendezvous of the ranks; `None` for a single rank.
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
@@ -121,8 +121,8 @@ impl Launch {
     /// timeout of this launch.
     ///
     /// All ranks must create the same communicators in the same order: [`communicator_named`](Self::communicator_named) checks
-    /// it. If a rank cannot begin, for instance because its options are invalid, the errors of the others have its reason, with
-    /// NCCL 2.14.3 or newer.
+    /// this. If a rank cannot begin, for instance because its options are invalid, the other ranks' errors contain its reason
+    /// (NCCL 2.14.3 or newer).
     ///
     /// # Errors
     /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
@@ -172,42 +172,44 @@ impl Launch {
         Ok(pending.finish()?)
     }
 
-    /// Returns the same new id to all ranks, once all have called this; rank 0 creates it.
+    /// Waits until all ranks have called this, and returns the same new id to all. Rank 0 creates the id.
     ///
     /// The process of rank 0 must live until all ranks have joined a communicator with it.
     ///
     /// # Errors
     /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of this one;
     /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange cannot succeed;
-    /// those of [`Nccl::unique_id`].
+    /// and the errors of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
         self.exchange(nccl, Name::ANY, |id| Ok(*id))
     }
 
-    /// Sends the other ranks the reason for which this one cannot call [`communicator`](Self::communicator) or
-    /// [`unique_id`](Self::unique_id): they fail with it, instead of at their timeouts.
+    /// Sends the other ranks the reason why this rank cannot call [`communicator`](Self::communicator) or
+    /// [`unique_id`](Self::unique_id). They fail with this reason, instead of at their timeouts.
     ///
-    /// Returns when all have it, or after 30 s or the [timeout](Self::timeout), if that is shorter.
+    /// Returns when all ranks have the reason, but after at most 30 s and the [timeout](Self::timeout).
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));
         let Some(exchange) = self.others(Name::ANY, deadline) else { return };
-        log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
-        let told = match rank {
+        log::error!("rank {rank} notifies the other ranks that it has failed: {reason}");
+        let notified = match rank {
             0 => exchange.listen(|root| {
                 root.tell(&Message::Failed(0, reason));
                 Ok(())
             }),
             _ => exchange.join(Some(&reason)).map(drop),
         };
-        match told {
-            // The others get this reason, or that of a rank that failed before.
+        match notified {
+            // The others get this reason, or the reason of a rank that failed earlier.
             Ok(()) | Err(LaunchError::RankFailed { .. }) => {}
-            Err(error) => log::warn!("the other ranks were not told that rank {rank} has failed: {error}"),
+            Err(error) => {
+                log::warn!("the other ranks were not notified that rank {rank} has failed: {error}")
+            }
         }
     }
 
-    /// Returns what `begin` makes of the id that all ranks get, once all have begun.
+    /// Calls `begin` with the id that all ranks get, waits until all have begun, and returns its result.
     fn exchange<T>(
         &self,
         nccl: &Nccl,
@@ -228,7 +230,7 @@ impl Launch {
                 }
             };
         }
-        // NCCL also raises the limit of open files in it, which many ranks need.
+        // This call also makes NCCL raise the limit of open files, which many ranks need.
         let id = nccl.unique_id().inspect_err(|error| self.fail(error))?;
         exchange.listen(|root| root.exchange(&id, begin))
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::connection;
 
-/// The place where the ranks find rank 0. Its text is the value of `LIBNCCL_RENDEZVOUS` for it.
+/// The place where the ranks find rank 0. Its text is a value for `LIBNCCL_RENDEZVOUS`.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Rendezvous};
@@ -75,7 +75,7 @@ pub(super) fn is_host(host: &str) -> bool {
         return address.parse::<Ipv6Addr>().is_ok() && zone.split('.').all(is_label);
     }
     let name = host.strip_suffix('.').unwrap_or(host);
-    // Resolvers know shorter forms of IPv4 too, such as 127.1.
+    // Resolvers also accept shorter forms of IPv4, such as 127.1.
     let is_ipv4 = name.matches('.').count() >= 3 && name.split('.').all(|part| part.parse::<u32>().is_ok());
     host.len() <= 253 && name.split('.').all(is_label) && (!is_ipv4 || name.parse::<Ipv4Addr>().is_ok())
 }

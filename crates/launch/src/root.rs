@@ -1,4 +1,4 @@
-//! Rank 0: one thread serves all connections, and waits for none of them alone.
+//! Rank 0: one thread serves all connections with nonblocking reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -15,32 +15,32 @@ use libnccl::UniqueId;
 
 /// The time limit for a hello.
 const HELLO: Duration = Duration::from_secs(5);
-/// The time during which the outcome is sent, also to ranks that join only then.
+/// The time during which the outcome is sent, including to ranks that join late.
 pub(super) const TELL: Duration = Duration::from_secs(30);
-/// The time without a missing rank after which an open job believes that a rank has failed.
+/// The time without a missing rank after which an open job accepts the report of a failure.
 const DOUBT: Duration = Duration::from_secs(5);
 /// The longest wait before time limits are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The number of connections without a hello. Beyond it, the oldest is closed.
+/// The maximum number of connections without a hello. Beyond it, the oldest is closed.
 const MAX_UNIDENTIFIED: usize = 512;
-/// The number of connections that are accepted before the others are read.
+/// The maximum number of connections that are accepted before the others are read.
 const MAX_ACCEPTED: usize = 128;
-/// The number of joined ranks in the error at the deadline.
+/// The maximum number of joined ranks in the error at the deadline.
 const DESCRIBED: usize = 8;
-/// The number of distinct reasons that are kept. Some contain numbers that another process chooses.
+/// The maximum number of distinct reasons that are kept. Some contain numbers that another process chooses.
 const MAX_REASONS: usize = 16;
 
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     exchange: &'a Exchange<'a>,
     nonce: Nonce,
-    /// The connections without a hello, the oldest first, and when they were accepted.
+    /// The connections without a hello and the times when they were accepted, the oldest first.
     unidentified: Vec<(Peer, Instant)>,
     joined: BTreeMap<u32, Joined>,
-    /// The ranks that have the outcome.
+    /// The ranks that have received the outcome.
     done: BTreeMap<u32, Nonce>,
-    /// The ranks that joined, and left at their own deadlines.
+    /// The ranks that joined, but timed out at their own deadlines.
     gone: BTreeSet<u32>,
     /// The time since which no rank is missing.
     complete: Option<Instant>,
@@ -132,8 +132,10 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Fails the exchange if a rank has reported its failure. In an open job, any process can report it in place of a rank that
-    /// has yet to join, so before the id it counts only once no other rank has been missing for some time, or a deadline passes.
+    /// Fails the exchange if a rank has reported its failure.
+    ///
+    /// In an open job, any process can claim to be a rank that has not joined yet. Before the id, a report therefore counts only
+    /// after no other rank has been missing for some time, or at a deadline.
     fn believe_failures(&mut self, is_late: bool) {
         let now = Instant::now();
         self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
@@ -150,7 +152,7 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Sends the outcome to all other ranks, for some time also to ranks that join only now.
+    /// Sends the outcome to all other ranks and, for some time, to ranks that join late.
     pub(super) fn tell(&mut self, outcome: &Message) {
         let end = self.exchange.deadline.part(TELL);
         loop {
@@ -182,7 +184,7 @@ impl<'a> Root<'a> {
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-        // If that fails, all are read after a tick.
+        // If poll fails, all connections are read after a tick.
         let is_watched =
             poll(&mut all, Some(&limit)).inspect_err(|_| self.exchange.deadline.sleep(TICK)).is_ok();
         let ready: Vec<bool> = all.iter().map(|file| !is_watched || !file.revents().is_empty()).collect();
@@ -211,7 +213,7 @@ impl<'a> Root<'a> {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Too many open files, or a connection that is closed already.
+                // Too many open files, or an already closed connection.
                 Err(error) => {
                     self.refusals.add(error.to_string(), None);
                     self.close_oldest();
@@ -261,7 +263,7 @@ impl<'a> Root<'a> {
         // A rank whose failure does not count yet may be replaced.
         let joined = self.joined.get(&rank).filter(|joined| joined.failure.is_none());
         let held = joined.map(|joined| joined.nonce).or(self.done.get(&rank).copied());
-        // Whether that is final, the reason for the rank, and the one in the error of this rank.
+        // Finality of the refusal, the reason sent to the rank, and the reason in this rank's error.
         let refused = if hello.job != self.exchange.environment.hash() {
             Some((false, "it is of another job".into(), "a rank of another job".into()))
         } else if hello.root_nonce != self.nonce {
@@ -301,7 +303,7 @@ impl<'a> Root<'a> {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
             let problem = match (joined.stage, joined.peer.receive_if_ready()) {
-                // With the outcome, a report that has crossed it.
+                // A report that was sent before the rank received the outcome.
                 (_, Ok(None)) | (Stage::HasOutcome, Ok(Some(_))) => return true,
                 (Stage::HasId, Ok(Some(Message::Begun))) => {
                     joined.stage = Stage::HasReported;
@@ -317,7 +319,8 @@ impl<'a> Root<'a> {
                 }
                 (_, Ok(Some(_))) => "sent what is no report",
                 (_, Err(error)) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
-                // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it joins again.
+                // At the end of the stream, the rank has read the id. If it has not, the connection is reset, and the rank joins
+                // again.
                 (stage, Err(error))
                     if stage == Stage::HasReported
                         || stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
@@ -359,23 +362,23 @@ impl<'a> Root<'a> {
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
         let missing = (1..self.size()).filter(|rank| !self.joined.contains_key(rank));
-        // If other ranks never joined, those that have waited for them are not to blame.
+        // If other ranks never joined, the ranks that waited for them are not at fault.
         let (gone, absent): (Vec<u32>, Vec<u32>) = missing.partition(|rank| self.gone.contains(rank));
         let blamed = if absent.is_empty() { gone } else { absent };
         (blamed.iter().take(NAMED).copied().collect(), blamed.len() as u32)
     }
 
-    /// Sends a message to the joined ranks before its stage, which are then at it.
+    /// Sends a message to the joined ranks that have not reached its stage, and advances them to it.
     fn send(&mut self, message: &Message, stage: Stage) {
         for joined in self.joined.values_mut().filter(|joined| joined.stage < stage) {
-            // If the connection is broken, the next read finds it.
+            // If the connection is broken, the next read fails.
             if joined.peer.send(message).is_ok() {
                 joined.stage = stage;
             }
         }
     }
 
-    /// Sends the missing ranks to the joined ones, and returns the error.
+    /// Sends the missing ranks to the joined ranks, and returns the error.
     fn fail(&mut self) -> LaunchError {
         let (ranks, count) = self.missing();
         let message = Message::Missing(ranks.clone(), count);

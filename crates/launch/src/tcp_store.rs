@@ -1,7 +1,7 @@
 //! A client of the TCPStore of PyTorch 2.2 and newer, with the operations that publish one key. Integers are little-endian.
 //!
-//! One of PyTorch's two servers reads each message to its end before it serves other clients. So every message is written as a
-//! whole, and a connection whose state is unknown is dropped.
+//! One of PyTorch's two servers reads a complete message before it serves other clients. Therefore every message is sent in one
+//! write, and a connection in an unknown state is dropped.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::announcement::MAX_BYTES;
 use super::connection::{self, Deadline, read_by};
 
-/// The time for an answer that needs no other rank.
-const ANSWER: Duration = Duration::from_secs(5);
+/// The time limit for a reply that does not depend on another rank.
+const REPLY: Duration = Duration::from_secs(5);
 
 /// Operation 0 with the magic number 0x3c85f7ce.
 const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
@@ -42,7 +42,7 @@ impl TcpStore {
     fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<Self> {
         let nonce = *b"libn";
         let ping = [&VALIDATE[..], &[PING], &nonce].concat();
-        let store = Self(connection::connect(address, ANSWER, deadline)?);
+        let store = Self(connection::connect(address, REPLY, deadline)?);
         let mut echo = [0; 4];
         match store.request(&ping, &mut echo, deadline) {
             Ok(()) if echo == nonce => return Ok(store),
@@ -51,7 +51,7 @@ impl TcpStore {
             Err(error) if error.kind() != io::ErrorKind::TimedOut => {}
             Err(error) => return Err(error),
         }
-        let store = Self(connection::connect(address, ANSWER, deadline)?);
+        let store = Self(connection::connect(address, REPLY, deadline)?);
         let mut keys = [0; 8];
         store.request(&[&VALIDATE[..], &[GETNUMKEYS]].concat(), &mut keys, deadline)?;
         if i64::from_le_bytes(keys) < 0 { Err(not_a_store()) } else { Ok(store) }
@@ -81,7 +81,7 @@ impl TcpStore {
         let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MAX_BYTES);
         let length = length.ok_or_else(|| io::Error::other(format!("the value of {key} is too long")))?;
         let mut value = vec![0; length];
-        read_by(&self.0, &mut value, &deadline.part(ANSWER))?;
+        read_by(&self.0, &mut value, &deadline.part(REPLY))?;
         Ok(value)
     }
 
@@ -91,12 +91,12 @@ impl TcpStore {
 
     fn request(&self, message: &[u8], reply: &mut [u8], deadline: &Deadline) -> io::Result<()> {
         (&self.0).write_all(message)?;
-        read_by(&self.0, reply, &deadline.part(ANSWER))
+        read_by(&self.0, reply, &deadline.part(REPLY))
     }
 }
 
 fn not_a_store() -> io::Error {
-    io::Error::other("the answer is not that of a TCPStore of PyTorch 2.2 or newer")
+    io::Error::other("the reply is not from a TCPStore of PyTorch 2.2 or newer")
 }
 
 /// Encodes a key or a value.

@@ -1,4 +1,4 @@
-//! The messages of the exchange, and a connection that exchanges them. The crate's documentation lists them.
+//! The messages of the exchange, which the crate's documentation lists, and a connection that sends and receives them.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,9 +16,9 @@ const HEADER: usize = NAME.len() + 1 + 4;
 
 /// The longest text in bytes.
 const MAX: usize = 4096;
-/// The longest reason in bytes. A longer one is cut.
+/// The longest reason in bytes. A longer reason is truncated.
 const REASON: usize = 1024;
-/// The number of missing ranks that a message names.
+/// The maximum number of missing ranks that a message names.
 pub(super) const NAMED: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Message {
     Hello(Hello),
     Accepted,
     Refused {
-        /// Whether another attempt cannot succeed.
+        /// Set if another attempt cannot succeed.
         is_final: bool,
         reason: String,
     },
@@ -41,12 +41,12 @@ pub(super) enum Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) job: u128,
-    /// The nonce that rank 0 has published; else 0.
+    /// The nonce that rank 0 has published, or 0.
     pub(super) root_nonce: Nonce,
     pub(super) nonce: Nonce,
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// The time that the rank will wait.
+    /// The remaining time of the rank's deadline.
     pub(super) wait: Duration,
     pub(super) name: Name,
 }
@@ -114,7 +114,7 @@ fn cut(reason: &str) -> String {
     format!("{}...", &reason[..end])
 }
 
-/// Escapes the control characters of a text of another process, which could change a terminal.
+/// Escapes control characters in a text from another process, because they could change a terminal's state.
 fn printable(text: &str) -> String {
     let is_text = |character: char| !character.is_control() || character == '\n';
     let escaped = |character: char| {
@@ -126,7 +126,7 @@ fn printable(text: &str) -> String {
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
-    /// Whether there may be something to read.
+    /// Set if there may be something to read.
     pub(super) is_ready: bool,
     version: u8,
     /// The start of the next message.
@@ -138,7 +138,7 @@ impl Peer {
         Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
-    /// Sends a message in one write, as it fits into the socket's buffer.
+    /// Sends a message in one write: it fits into the socket's buffer.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.to_string();
         let bytes = [NAME, &[self.version], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
@@ -148,8 +148,8 @@ impl Peer {
     /// Returns the next message, or `None` if it is not complete yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidData`] for bytes that are no message; [`ErrorKind::UnexpectedEof`] at the end of the stream;
-    /// [`ErrorKind::Unsupported`] for a message of another version, in which this peer then sends.
+    /// [`ErrorKind::InvalidData`] for bytes that are not a message; [`ErrorKind::UnexpectedEof`] at the end of the stream;
+    /// [`ErrorKind::Unsupported`] for a message of another version, which is then also used to send to this peer.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
         if !std::mem::take(&mut self.is_ready) {
             return Ok(None);
@@ -165,7 +165,7 @@ impl Peer {
     }
 
     fn receive(&mut self, read: impl Fn(&TcpStream, &mut [u8]) -> io::Result<usize>) -> io::Result<Message> {
-        let foreign = || io::Error::new(ErrorKind::InvalidData, "an answer that is not of this protocol");
+        let foreign = || io::Error::new(ErrorKind::InvalidData, "a reply that is not of this protocol");
         loop {
             let begun = &self.received[..self.received.len().min(NAME.len())];
             let length = self.received.get(NAME.len() + 1..HEADER).and_then(|length| length.try_into().ok());
@@ -173,7 +173,7 @@ impl Peer {
             if !NAME.starts_with(begun) || length.is_some_and(|length| !(1..=MAX).contains(&length)) {
                 return Err(foreign());
             }
-            // Not more than one message: poll on the stream would not report what is read already.
+            // At most one message: poll does not report bytes that have already been read.
             let end = HEADER + length.unwrap_or(0);
             if length.is_some() && self.received.len() == end {
                 let received = std::mem::take(&mut self.received);

@@ -1,15 +1,15 @@
-//! What watches the communicators of the crate `libnccl`, and running jobs.
+//! Monitoring of `libnccl` communicators and of running jobs.
 //!
-//! | what | how | feature |
+//! | purpose | how | feature |
 //! |---|---|---|
 //! | the last operations of a rank, also after it has hung | [`RecordExt::record`], or [`Recorder::record_from_env`] and `LIBNCCL_RECORDER` | |
-//! | the same, when a signal comes | `Recorder::write_on_signal` | `signal` |
-//! | a rank that has failed or stays in one call: told, or aborted | [`Watchdog`] | |
+//! | the same, on a signal | `Recorder::write_on_signal` | `signal` |
+//! | report or abort a rank that has failed or is stuck in one call | [`Watchdog`] | |
 //! | a record of the crate log for each operation | `log` | `log` |
 //! | a span of the crate tracing for each operation | `tracing` | `tracing` |
 //! | which ranks of a running job are late, stuck or dead | `ras` | `ras` |
 //!
-//! All but the last are observers (`libnccl::observer::Observer`), written with what every program can use. An [example](Recorder).
+//! All but the last are observers (`libnccl::observer::Observer`). See the [example](Recorder).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.

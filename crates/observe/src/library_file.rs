@@ -1,4 +1,4 @@
-//! What distinguishes two files of one version of NCCL.
+//! The identity of a library file, which distinguishes two builds of one NCCL version.
 
 use std::fmt;
 use std::fs::File;
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn file_that_is_no_library_has_a_size_and_a_hash() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let hashes = [&b"one"[..], b"two", b""].map(|text| {
-            let path = folder.path().join("file");
+            let path = directory.path().join("file");
             fs::write(&path, text).unwrap();
             let file = File::open(&path).unwrap();
             assert_eq!(Identity::of(&file).unwrap(), Identity { size: text.len() as u64, build_id: None });

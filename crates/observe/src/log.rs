@@ -1,11 +1,12 @@
 use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationStart};
 
-/// The observer that makes records of the crate log.
+/// Observer that writes records with the `log` crate.
 struct Log;
 
-/// Makes a record of the crate log for each operation of the communicators that this process creates from now on, at the level
-/// `Trace`, and for what else becomes of them a warning: a communicator that is dropped instead of destroyed, is in the same call
-/// for too long, or fails. The target is `libnccl`.
+/// Logs the operations of all communicators that this process creates from now on, with the `log` crate and the target `libnccl`.
+///
+/// Each operation is a record of level `Trace`. A communicator that is dropped instead of destroyed, is in the same call for too
+/// long, or fails is a warning.
 pub fn log() {
     libnccl::observer::observe(|_| Some(std::sync::Arc::new(Log)));
 }
@@ -20,7 +21,7 @@ impl Observer for Log {
 
     fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
         let problem = match event {
-            // What is lost when a panic unwinds is not what went wrong.
+            // A communicator dropped by an unwinding panic is not the cause of the failure.
             CommunicatorEvent::Discarded if !std::thread::panicking() => {
                 "is dropped, which aborts it and its unfinished work; call `destroy` instead"
             }
@@ -39,7 +40,7 @@ impl Observer for Log {
 fn trace(start: &OperationStart<'_>) {
     let Membership { id, rank, size, .. } = start.communicator();
     let mut text = start.operation().name.to_owned();
-    // The names, and the id of the communicator, are those of recordings.
+    // The names and the communicator's id are the same as in recordings.
     let fields = [
         ("number", Some(start.number().to_string())),
         ("data_type", start.data_type().map(|data_type| data_type.to_string())),

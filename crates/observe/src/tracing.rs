@@ -5,20 +5,21 @@ use ::tracing::span::EnteredSpan;
 
 use libnccl::observer::{Membership, Observer, Operation, OperationEnd, OperationStart};
 
-/// A communicator, as the address of what observers know of it, and the number of an operation.
+/// A communicator, identified by the address of its `Membership`, and the number of an operation.
 type Key = (*const Membership, u64);
 
 thread_local! {
-    /// The spans of the calls that this thread is in.
+    /// The spans of this thread's calls in progress.
     static ENTERED: RefCell<Vec<(Key, EnteredSpan)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The observer that makes spans of the crate tracing.
+/// Observer that creates spans of the `tracing` crate.
 struct Spans;
 
-/// Makes a span of the crate tracing for each operation of the communicators that this process creates from now on, if spans of the
-/// level `TRACE` and the target `libnccl` are enabled: for the duration of the call. That of an operation in a group ends as it
-/// begins, as the call does nothing.
+/// Creates a span of the `tracing` crate for each operation of all communicators that this process creates from now on, if level
+/// `TRACE` is enabled for the target `libnccl`.
+///
+/// The span lasts as long as the call. In a group, a call only enqueues the operation, so its span ends immediately.
 pub fn tracing() {
     libnccl::observer::observe(|_| Some(std::sync::Arc::new(Spans)));
 }
@@ -31,7 +32,7 @@ impl Observer for Spans {
         }
     }
 
-    /// Ends the span of an operation, also if the level has changed meanwhile.
+    /// Ends the span of an operation, even if the level has changed meanwhile.
     #[inline]
     fn on_end(&self, end: &OperationEnd<'_>) {
         let is_in_span = |entered: &RefCell<Vec<_>>| !entered.borrow().is_empty();
@@ -45,7 +46,7 @@ impl Observer for Spans {
 fn enter(start: &OperationStart<'_>) {
     let span = span(start);
     if start.group().is_none() {
-        // At the end of a thread, its spans are gone, and this one ends here.
+        // During the thread's exit, its spans are already dropped, and this one ends here.
         let _ = ENTERED.try_with(|entered| {
             entered.borrow_mut().push(((ptr::from_ref(start.communicator()), start.number()), span));
         });
@@ -57,18 +58,18 @@ fn exit(key: Key) {
     let take = |entered: &RefCell<Vec<_>>| {
         entered.borrow_mut().pop_if(|(last, _): &mut (Key, EnteredSpan)| *last == key)
     };
-    // Dropped afterwards, as the subscriber may call this.
+    // Dropped after the borrow ends, because the subscriber may call this.
     drop(ENTERED.try_with(take));
 }
 
-/// Returns the span of an operation, entered. The names of its fields are those of recordings.
+/// Returns the entered span of an operation. Its fields have the same names as in recordings.
 fn span(start: &OperationStart<'_>) -> EnteredSpan {
     let (number, peer, source) = (start.number(), start.peer(), start.source());
     let (sent, received) = (start.sent(), start.received());
     let data_type = start.data_type().map(|data_type| data_type.to_string());
     let &Membership { id, rank, size, .. } = start.communicator();
     let communicator = id.map(|id| id.to_string());
-    // The name of a span is a constant of its place in the program: there is one for each row of the table.
+    // The name of a span is a constant of its call site, so there is one call site for each operation.
     macro_rules! span {
         ($($number:literal)*) => {{
             const _: () = assert!(Operation::ALL.len() <= [$($number),*].len(), "add numbers below");

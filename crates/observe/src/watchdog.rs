@@ -15,14 +15,14 @@ use libnccl::{Communicator, Error, Result};
 
 use crate::Recorder;
 
-/// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
-/// the same call for too long.
+/// A thread that watches communicators of this process. It queries each communicator's asynchronous error, and detects a
+/// communicator that is in the same call for too long.
 ///
-/// It tells a function of the program what it has found, and does what the function answers: nothing, abort this
-/// communicator, or abort all that it watches, in one group of NCCL. It never enters NCCL beside the owner of a communicator,
-/// and ends no communicator twice. It ends when it is dropped.
+/// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
+/// abort all watched communicators in one NCCL group. It never calls NCCL while the owner of a communicator does, and destroys
+/// no communicator twice. It stops when it is dropped.
 ///
-/// An abort ends a call that lasts as an [`AbortHandle`] does: within a millisecond if the communicator has a
+/// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
 /// [timeout](libnccl::Config::timeout).
 ///
 /// ```
@@ -48,7 +48,7 @@ use crate::Recorder;
 /// | variable of PyTorch | here |
 /// |---|---|
 /// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Answer::Continue`], [`Answer::Abort`] |
-/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the function aborts all, or not, and ends the process |
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the callback aborts all, or not, and exits the process |
 /// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
 /// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`RecordExt::record`](crate::RecordExt::record), `LIBNCCL_RECORDER` |
 /// | `TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` | `LIBNCCL_RECORDER_FILE` |
@@ -58,7 +58,7 @@ pub struct Watchdog {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A failure, or a call that lasts, that a [`Watchdog`] has found.
+/// A failure or a stalled call that a [`Watchdog`] has found.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Finding {
@@ -82,7 +82,7 @@ pub struct Finding {
 pub enum Cause {
     /// The communicator has an asynchronous error.
     Failed(Error),
-    /// The communicator has been in one call, or in one group, for so long.
+    /// The communicator has been in one call, or in one group, for this time.
     Stalled(Duration),
 }
 
@@ -95,11 +95,11 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The answer of the program to a [`Finding`].
+/// The action that a [`Watchdog`] takes on a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// Does nothing. The same failure is not reported again; a call that lasts is, after the same time.
+    /// Does nothing. The same failure is not reported again; a stalled call is, after the same time.
     Continue,
     /// Aborts the communicator.
     Abort,
@@ -119,47 +119,46 @@ impl Observer for Heartbeat {
 
 struct State {
     watched: Mutex<Watched>,
-    /// Notified at the end.
+    /// Notified when the watchdog is dropped.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Watched {
-    /// The communicators that have not ended.
+    /// The communicators that still exist.
     communicators: Vec<AbortHandle>,
-    /// The communicators that the thread has not looked at yet.
+    /// The communicators that the thread has not checked yet.
     new: Vec<Entry>,
     is_over: bool,
 }
 
-/// A communicator that is watched, as the thread knows it.
+/// The thread's state of a watched communicator.
 struct Entry {
     handle: AbortHandle,
     communicator: Option<CommunicatorId>,
     size: u32,
     rank: u32,
     heartbeat: Arc<Heartbeat>,
-    /// The number of the last operation while the owner is in a call, and the time at which it was seen first.
+    /// While the owner is in a call, the number of the last operation and the time at which it was first seen.
     seen: Option<(u64, Instant)>,
     has_failed: bool,
 }
 
 thread_local! {
-    /// The state of the watchdog whose thread this is.
+    /// The state of this thread's watchdog.
     static WATCHES: Cell<*const State> = const { Cell::new(ptr::null()) };
 }
 
 impl Watchdog {
-    /// The time after which PyTorch takes its heartbeat for lost.
+    /// The heartbeat timeout of PyTorch.
     pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
-    /// The pause between two looks, as PyTorch's watchdog makes it.
+    /// The pause between two checks, the same as in PyTorch's watchdog.
     const PAUSE: Duration = Duration::from_millis(100);
 
-    /// Starts a watchdog. `answer` is called on its thread, when a communicator has failed, or has been in one call for the
-    /// `limit`.
+    /// Starts a watchdog. `answer` is called on its thread when a communicator has failed, or has been in one call for `limit`.
     ///
     /// # Errors
-    /// That of the system, if it has no thread left.
+    /// The system's error if the thread cannot be started.
     pub fn new(
         limit: Duration,
         mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
@@ -177,19 +176,19 @@ impl Watchdog {
         Ok(Self { state, thread: Some(thread) })
     }
 
-    /// Watches a communicator until its end.
+    /// Watches a communicator until it is destroyed.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if other code owns the communicator, and may end it meanwhile.
+    /// [`Error::InvalidUsage`] if other code owns the communicator, and may destroy it meanwhile.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         if communicator.is_borrowed() {
-            let problem = "other code owns the communicator, and may end it meanwhile".into();
+            let problem = "other code owns the communicator, and may destroy it meanwhile".into();
             return Err(Error::InvalidUsage { call: "watch", problem });
         }
         let heartbeat = Arc::new(Heartbeat::default());
         communicator.observe(heartbeat.clone());
         let handle = communicator.abort_handle();
-        // NCCL has no more ranks than an i32 can count.
+        // NCCL's numbers of ranks fit into an i32.
         let (size, rank) = (communicator.size() as u32, communicator.rank() as u32);
         let mut watched = self.state.lock();
         watched.communicators.push(handle.clone());
@@ -206,8 +205,8 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Aborts all communicators that are watched, those of one library in one group of NCCL, so that none waits for another.
-    /// A communicator whose owner is in a call is aborted by the owner, as by an [`AbortHandle`].
+    /// Aborts all watched communicators. The communicators of one library are aborted in one NCCL group, so that none waits for
+    /// another. If the owner of a communicator is in a call, the owner aborts it, as with an [`AbortHandle`].
     ///
     /// # Errors
     /// As for [`AbortHandle::abort`].
@@ -223,23 +222,22 @@ impl State {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the communicators until the end.
+    /// Checks the communicators until the watchdog is dropped.
     fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
         let mut entries = Vec::new();
         let mut watched = self.lock();
         while !watched.is_over {
             entries.append(&mut watched.new);
-            // Without the lock: to leave a communicator may abort it, and whoever is called may watch another one.
+            // Unlocked, because leaving a communicator's call guard may abort it, and the callback may watch another communicator.
             drop(watched);
             for finding in look(&mut entries, limit) {
                 if matches!(finding.cause, Cause::Stalled(_)) {
                     finding.abort_handle.report_stall();
                 }
-                // A panic of the program's function is its own, and ends neither the thread nor other communicators. Its
-                // payload is leaked, as the drop may panic too.
+                // A panic of the callback must not stop the thread. The payload is leaked, because its drop may panic too.
                 let answered = panic::catch_unwind(panic::AssertUnwindSafe(|| answer(&finding)));
                 let answer = answered.map_err(mem::forget).unwrap_or(Answer::Continue);
-                // The end of a communicator that fails is known by its owner too.
+                // The owner of the communicator gets the error too.
                 let _ = match answer {
                     Answer::Continue => Ok(()),
                     Answer::Abort => finding.abort_handle.abort(),
@@ -262,7 +260,7 @@ impl State {
     }
 }
 
-/// Looks at each communicator, forgets those that have ended, and returns what there is to tell.
+/// Checks each communicator, removes destroyed ones, and returns the findings.
 fn look(entries: &mut Vec<Entry>, limit: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     entries.retain_mut(|entry| {
@@ -310,9 +308,9 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.state.lock().is_over = true;
         self.state.changed.notify_all();
-        // Its own function may own it.
+        // The callback may own the watchdog.
         let thread = self.thread.take().filter(|_| WATCHES.get() != Arc::as_ptr(&self.state));
-        // The drop of the function may have panicked, with any payload.
+        // The drop of the callback may have panicked, with any payload.
         let _ = thread.map(|thread| thread.join().map_err(mem::forget));
     }
 }

@@ -93,7 +93,7 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Returns the fields that a record of the recorder gives.
+/// Returns the expected fields, from a record of the recorder.
 fn expected(record: &Record, communicator: &str, rank: usize) -> Fields {
     let fields = [
         ("number", Some(record.number.to_string())),
@@ -127,7 +127,7 @@ fn call(comm: &Communicator) {
     let halves = comm.pre_mul_sum(0.5_f64).unwrap();
     comm.all_reduce_in_place(&mut scaled, &halves, STREAM).unwrap();
     let mut memory = nccl.alloc::<f32>(4096).unwrap();
-    // SAFETY: both ranks register as much.
+    // SAFETY: both ranks register the same size.
     #[allow(unsafe_code)]
     drop(unsafe { comm.register_window(&mut memory, WindowFlags::COLL_SYMMETRIC) }.unwrap());
     comm.barrier(&mut own, STREAM).unwrap();

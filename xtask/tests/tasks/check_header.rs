@@ -6,23 +6,23 @@ use std::process::{Command, Output};
 
 const HEADER: &str = include_str!("../../../vendor-headers/nccl.h");
 
-/// A crate that depends on libnccl, with a header of its own.
+/// A crate that depends on libnccl, with an own header.
 struct Dependent(tempfile::TempDir);
 
 impl Dependent {
     fn new(features: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let manifest = format!(
             "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
              libnccl = {{ path = {root:?}, default-features = false, features = [{features}] }}\n"
         );
-        fs::create_dir(folder.path().join("src")).expect("a folder");
-        fs::write(folder.path().join("src/lib.rs"), "").expect("the library is written");
-        fs::write(folder.path().join("Cargo.toml"), manifest).expect("the manifest is written");
-        // The dependencies that are here already.
-        fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).expect("the lock is copied");
-        let dependent = Self(folder);
+        fs::create_dir(directory.path().join("src")).expect("a directory");
+        fs::write(directory.path().join("src/lib.rs"), "").expect("the library is written");
+        fs::write(directory.path().join("Cargo.toml"), manifest).expect("the manifest is written");
+        // Reuses the existing dependencies.
+        fs::copy(root.join("Cargo.lock"), directory.path().join("Cargo.lock")).expect("the lock is copied");
+        let dependent = Self(directory);
         dependent.write(HEADER);
         dependent
     }
@@ -104,7 +104,7 @@ fn contradictions_fail_the_build_with_both_forms() {
     ] {
         assert!(stderr.contains(line), "{line} is not in {stderr}");
     }
-    // With the other fields of the struct, which have moved.
+    // Includes the other fields of the struct, which have moved.
     assert!(stderr.contains(", 9 contradict the bindings\n"), "{stderr}");
 }
 
@@ -115,7 +115,7 @@ fn items_of_one_side_are_listed_and_fail_a_strict_build() {
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
     assert!(!dependent.builds(&strict).contains("LIBNCCL_CHECK_HEADER"));
 
-    // The same path, with another text: cargo runs the check again.
+    // The same path with other contents: cargo runs the check again.
     dependent.write(&with(
         HEADER,
         "typedef struct ncclComm ",

@@ -1,4 +1,4 @@
-//! Builds of a copy of libnccl, in which bindgen generates something else than the committed bindings.
+//! Builds of a copy of libnccl in which bindgen generates other bindings than the committed ones.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Makes bindgen give a constant another value, as a wrong libclang may.
+/// Makes bindgen generate another value for a constant, as a wrong libclang may.
 const PLANT: [&str; 2] = [
     "let types = generate(builder().blocklist_function(\".*\").layout_tests(true))?;",
     "let types = generate(builder().blocklist_function(\".*\").layout_tests(true))?
@@ -41,7 +41,7 @@ impl Planted {
              libnccl = {{ path = {libnccl:?}, default-features = false }}\n[features]\ndefault = [\"libnccl/bindgen\"]\n"
         );
         fs::write(planted.0.path().join("dependent/Cargo.toml"), manifest).expect("the manifest is written");
-        // The dependencies that are here already.
+        // Reuses the existing dependencies.
         fs::copy(root.join("Cargo.lock"), planted.0.path().join("dependent/Cargo.lock")).expect("the lock");
         planted
     }
@@ -55,7 +55,7 @@ impl Planted {
         fs::write(&file, text.replace(old, new)).expect("it is written");
     }
 
-    /// Builds the dependent crate, which compiles only if the constant has this value. Returns what cargo prints.
+    /// Builds the dependent crate, which compiles only if the constant has this value. Returns cargo's output.
     fn build(&self, value: i32, environment: &[(&str, &str)]) -> Result<String, String> {
         self.build_with(&[], value, environment)
     }

@@ -52,22 +52,22 @@ fn malformed_version_is_an_error() {
     fails_with(&xtask(&["headers", "latest"], &[]), "1 of 1 versions failed: latest");
 }
 
-/// Compiles and runs C programs with nothing but the folder, as its users do.
+/// Compiles and runs C programs with nothing but the directory, as users do.
 #[test]
 #[ignore = "builds all shared objects: .ci/run generated"]
-fn cpu_so_folder_compiles_and_runs_c_programs() {
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let directory = folder.path().to_str().expect("its name is text");
+fn cpu_so_directory_compiles_and_runs_c_programs() {
+    let temp = tempfile::tempdir().expect("a temporary directory");
+    let directory = temp.path().to_str().expect("its name is text");
     // The tests of crates/cpu-so and others build it there too.
     let target = concat!(env!("CARGO_TARGET_TMPDIR"), "/cpu-so");
-    // Twice: the second time replaces what is there.
+    // Twice: the second time replaces existing files.
     for _ in 0..2 {
         let output = xtask(&["cpu-so", "--debug", directory], &[("CARGO_TARGET_DIR", target)]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.stdout, format!("{directory}/libnccl.so.2\n").into_bytes());
     }
-    let names = |folder: &str| {
-        let entries = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry"));
+    let names = |path: &str| {
+        let entries = std::fs::read_dir(path).expect("the directory").map(|entry| entry.expect("an entry"));
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
         names.sort();
         names
@@ -80,7 +80,7 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
     let libraries = [&math[..], &cuda, &curand, &nccl, &["libnvidia-ml.so.1"]].concat();
     let all = [&headers[..], &["include", "lib"], &libraries, &["nccl.h"]].concat();
     assert_eq!(names(directory), all);
-    let [include, lib] = ["include", "lib"].map(|folder| format!("{directory}/{folder}"));
+    let [include, lib] = ["include", "lib"].map(|name| format!("{directory}/{name}"));
     assert_eq!(names(&include), [&headers[..], &["nccl.h"]].concat());
     assert_eq!(names(&lib), libraries);
 
@@ -95,7 +95,7 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
         .iter()
         .flat_map(|directories| compilers.iter().map(move |compiler| (directories, compiler)));
     for ((include, lib), (compiler, source)) in runs {
-        let program = folder.path().join(source).with_extension("");
+        let program = temp.path().join(source).with_extension("");
         let mut command = Command::new(compiler);
         command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I", include]).arg(programs.join(source));
         command.args(["-L", lib, "-lnccl", "-o"]).arg(&program);

@@ -1,4 +1,4 @@
-//! The arguments of a measurement. Those with a short name, and the choices that are numbers, are those of nccl-tests 2.19.6.
+//! The arguments of a measurement. Arguments with a short name, and numeric choices, are the same as in nccl-tests 2.19.6.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -20,7 +20,7 @@ use super::start::{Backend, RankArguments};
 use crate::value_parser::{MAX_RANKS, size, size_from_0, whole};
 
 #[derive(Debug, Clone, Args)]
-// Its presence is that of the operation: clap does not count the arguments of a struct within another.
+// The group counts as present if the operation is: clap does not count the arguments of a nested struct.
 #[group(arg = "benchmark")]
 pub(crate) struct MeasureArguments {
     /// Operation to measure
@@ -40,7 +40,7 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
     pub(crate) root: OneOrAll<usize>,
 
-    // A heading is also that of the arguments that follow.
+    // A heading also applies to the arguments that follow.
     #[command(flatten, next_help_heading = "Sizes")]
     pub(crate) sizes: SizeArguments,
     #[command(flatten, next_help_heading = "Ranks")]
@@ -99,7 +99,7 @@ pub(crate) struct SizeArguments {
     pub(crate) unalign: usize,
 }
 
-/// The arguments that say how each size is measured.
+/// The arguments that control the measurement of each size.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Procedure {
     /// Measured iterations of each size
@@ -150,7 +150,7 @@ pub(crate) struct Procedure {
     pub(crate) device_cta_count: Option<u8>,
 }
 
-/// The arguments that say which times are printed.
+/// The arguments that select the printed times.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Columns {
     /// Choice among the ranks' times to print
@@ -315,7 +315,7 @@ where
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        // They have to be static.
+        // Clap needs static texts.
         let name = |value: &T| &*value.to_string().leak();
         Some(Box::new(self.0.iter().map(name).chain(["all"]).map(PossibleValue::new)))
     }

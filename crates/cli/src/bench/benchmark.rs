@@ -42,7 +42,7 @@ pub(crate) enum Benchmark {
 }
 
 impl Benchmark {
-    /// Returns the operation that has the same effect.
+    /// Returns the libnccl operation that has the same effect.
     pub(crate) fn operation(self) -> &'static Operation {
         match self {
             Self::AllReduce => const { Operation::of("all_reduce") },
@@ -58,7 +58,7 @@ impl Benchmark {
         }
     }
 
-    /// Makes the call, if it is one of libnccl's. In place, it uses the second buffer alone.
+    /// Calls the operation, if it is one of libnccl's. In place, only the second buffer is used.
     pub(crate) fn start<'b, 'c>(
         self,
         comm: &'c Communicator,
@@ -95,12 +95,12 @@ impl Benchmark {
         self != Self::SendRecv && [operation.sends, operation.receives] != [Extent::Count; 2]
     }
 
-    /// Returns whether it has an in-place form. nccl-tests measures the others in place too, with results that are undefined.
+    /// Returns whether it has an in-place form. nccl-tests measures the others in place too, with undefined results.
     pub(crate) fn has_in_place(self) -> bool {
         self.operation().in_place_form().is_some()
     }
 
-    /// Returns whether it consists of sends and receives, which have to be started as a group.
+    /// Returns whether it consists of sends and receives, which must be called in a group.
     pub(crate) fn needs_group(self) -> bool {
         self.operation().function == "ncclSend"
     }
@@ -110,13 +110,13 @@ impl Benchmark {
         self.operation().reduces || self == Self::SendRecv
     }
 
-    /// Returns the part of a row's bytes that counts for the bandwidth: in a hypercube, a rank's own part does not.
+    /// Returns the part of a row's bytes that counts for the bandwidth. A hypercube excludes a rank's own part.
     pub(crate) fn counted_share(self, ranks: usize) -> f64 {
         if self == Self::HyperCube { (ranks - 1) as f64 / ranks as f64 } else { 1.0 }
     }
 
-    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of
-    /// the busiest link and does not depend on the number of ranks.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is the bandwidth
+    /// of the busiest link, independent of the number of ranks.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self.operation().role {
@@ -166,7 +166,7 @@ impl Shape {
         Self { count, send, recv, benchmark, element_size, ranks }
     }
 
-    /// Returns the elements of the larger buffer, the only one of an in-place operation.
+    /// Returns the elements of the larger buffer, which is the only buffer of an in-place operation.
     pub(crate) fn total(&self) -> usize {
         self.send.max(self.recv)
     }
@@ -182,21 +182,21 @@ impl Shape {
         if self.benchmark == Benchmark::HyperCube { self.recv - self.count } else { self.total() }
     }
 
-    /// Returns the range that a rank sends from, in the buffer of an in-place operation: its part, unless it sends all.
+    /// Returns the range that a rank sends from in an in-place operation: its part, unless it sends the whole buffer.
     pub(crate) fn sent_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.send < self.recv { rank * self.count } else { 0 };
         start..start + self.send
     }
 
-    /// Returns the range that a rank receives into, likewise.
+    /// Returns the range that a rank receives into in an in-place operation.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.recv < self.send { rank * self.count } else { 0 };
         start..start + self.recv
     }
 }
 
-/// Returns the elements that a rank sends to another in alltoallv, of `count` on average: as many as the distance to it
-/// demands, in whole blocks of 16 bytes. nccl-tests has the same formula, and other ones by variables.
+/// Returns the elements that a rank sends to another in alltoallv: `count` on average, more with the distance between the ranks, in
+/// whole blocks of 16 bytes. nccl-tests has the same default formula.
 fn uneven_part(from: usize, to: usize, count: usize, element_size: usize, ranks: usize) -> usize {
     let bytes = count * ranks * element_size;
     let distances = ranks * (ranks - 1) / 2;

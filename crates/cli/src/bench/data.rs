@@ -19,7 +19,7 @@ pub(crate) struct Data {
     pub(crate) arithmetic: Arithmetic,
     pub(crate) op: Reduction,
     pub(crate) ranks: usize,
-    /// A number that changes with each operation.
+    /// A number that differs between operations.
     pub(crate) seed: usize,
 }
 
@@ -42,7 +42,7 @@ impl Data {
         })
     }
 
-    /// Returns the pattern of a buffer that has not received anything, which is neither sent nor a result.
+    /// Returns the pattern of a buffer that has not received anything. It differs from all sent data and results.
     pub(crate) fn untouched(&self) -> Pattern {
         let element = self.arithmetic.integer(-1);
         Pattern::new(self.arithmetic, |_| element)
@@ -53,9 +53,9 @@ impl Data {
         let number = ((seed * ranks + rank) * PERIOD + index) as u64;
         // Fibonacci hashing: the upper bits of the product look random.
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
-        // Each rank has its turn, so a missing contribution is noticed.
+        // The ranks contribute in turn, so a missing contribution is noticed.
         let has_turn = (index + seed) % ranks == rank;
-        // A part of a sum that is at most so large.
+        // One term of a sum with this limit.
         let summand = |limit: i64| match limit / ranks as i64 {
             0 if has_turn => random.min(limit),
             0 => 0,
@@ -141,8 +141,7 @@ impl FromStr for Reduction {
 
 /// A periodic sequence of elements.
 ///
-/// The period is a prime, so a block that arrives in the place of another one is noticed: blocks start at multiples of
-/// powers of two.
+/// The period is prime, so a block that arrives at the wrong position is noticed: blocks start at multiples of powers of two.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     arithmetic: Arithmetic,
@@ -152,7 +151,7 @@ pub(crate) struct Pattern {
 /// The number of elements after which a pattern repeats.
 pub(crate) const PERIOD: usize = 1021;
 
-/// The number of elements to copy at a time, a multiple of the period: a large buffer needs no copy of its size.
+/// The number of elements to copy at a time, a multiple of the period, so that a large buffer needs no full-size copy.
 pub(crate) const BLOCK: usize = 1024 * PERIOD;
 
 impl Pattern {
@@ -222,14 +221,14 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
-    /// The index in what the rank received.
+    /// The index in the rank's received elements.
     pub(crate) offset: usize,
     pub(crate) got: String,
     pub(crate) expected: String,
 }
 
 impl Comparison {
-    /// Adds the comparison of elements that begin `offset` elements after those of this one.
+    /// Adds the comparison of a range that begins `offset` elements after this comparison's range.
     pub(crate) fn add(&mut self, other: Self, offset: usize) {
         self.wrong += other.wrong;
         if self.first.is_none() {
@@ -310,7 +309,7 @@ impl Arithmetic {
         self.float(value as f64 * self.number(&self.float(1.0 / divisor as f64)).to_f64())
     }
 
-    /// Returns the number with these bytes, of which the first ones count.
+    /// Returns the number in the first of these bytes.
     pub(crate) fn number(self, bytes: &[u8]) -> Number {
         let float = |value: f32| Number::Float(value.into());
         match self.data_type {

@@ -97,7 +97,7 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     job.run(interrupt, move |job, thread| measure_all(job, thread, &parameters, &output)).map(exit_code)
 }
 
-/// Names the variables of nccl-tests that are set, as a run by nccl-tests would differ.
+/// Warns of set variables of nccl-tests: nccl-tests would measure something else.
 fn name_variables_of_nccl_tests() {
     for name in environment().into_keys().filter(|name| name.starts_with("NCCL_TESTS_")) {
         let problem = format!("{name} is ignored: nccl bench does not read the variables of nccl-tests");
@@ -117,7 +117,7 @@ pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<Os
     while let Some(word) = words.next() {
         let is_option = word == "--json" || word == "--csv";
         joined.push(word);
-        // What subcommands have by these names takes no file, and other programs may have anything.
+        // Subcommands' options of these names take no file, and other programs' options are unknown.
         let is_measurement = joined.get(1).is_some_and(|word| word == "bench")
             && joined.get(2).is_some_and(|word| !BenchCommand::has_subcommand(&word.to_string_lossy()));
         let is_file = |next: &OsString| !next.as_bytes().starts_with(b"-") && !is_name(next);
@@ -131,8 +131,8 @@ pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Runs all measurements as the ranks of a thread. The measurements of a data type follow each other. Returns whether all
-/// results are right, on the thread of rank 0, which prints; `true` on the others.
+/// Runs all measurements as the ranks of a thread, one data type after another. On the thread of rank 0, which prints, returns
+/// whether all results are right; on the others, `true`.
 fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) -> Result<bool> {
     let first = all.first().context("nothing to measure")?;
     let memory = |member| Memory::of(job.local_rank(thread) + member, job.gpus, first.procedure.stream_null);
@@ -155,7 +155,7 @@ fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) ->
     let usage = if first.columns.memory {
         let own = [free - created, buffers, created - buffers - ranks_free_bytes(&ranks)?];
         let all = ranks.gather(&vec![own; ranks.members.len()])?;
-        // The most that any thread has used.
+        // The maximum over all threads.
         Some(all.into_iter().fold(own, |most, used| [0, 1, 2].map(|part| most[part].max(used[part]))))
     } else {
         None
@@ -169,7 +169,7 @@ fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) ->
 fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
     let available = available_bytes(ranks);
     let first = all.first().context("nothing to measure")?;
-    // One to send from and one to receive into. GPU memory is not freed before the end.
+    // A send buffer and a receive buffer. GPU memory is not freed before the exit.
     let types = all.chunk_by(|one, other| one.data_type == other.data_type).count() as u64;
     let buffers = if first.gpus > 0 { 2 * types } else { 2 };
     let misaligned = (first.unalign * size_of::<u64>()) as u64;
@@ -225,7 +225,7 @@ fn config(job: &Job, parameters: &Parameters) -> Config {
     if let Some(policy) = parameters.procedure.cta_policy {
         config = config.cta_policy(policy);
     }
-    // As nccl-tests does for sendrecv: a rank has two peers.
+    // As nccl-tests does for sendrecv, where a rank has two peers.
     let peers_since = Version::new(2, 30, 3);
     if parameters.benchmark == Benchmark::SendRecv && job.gpus > 0 && job.nccl.version() >= peers_since {
         config = config.max_p2p_peers(2);
@@ -237,7 +237,7 @@ fn ranks_free_bytes(ranks: &Ranks) -> Result<i64> {
     free_bytes(ranks.members.iter().map(|member| &member.memory))
 }
 
-/// Returns the fewest free bytes of these GPUs; 0 for host memory.
+/// Returns the smallest number of free bytes on these GPUs; 0 for host memory.
 fn free_bytes<'m>(memories: impl Iterator<Item = &'m Memory>) -> Result<i64> {
     memories.map(Memory::free_bytes).try_fold(i64::MAX, |least, free| Ok(least.min(free?)))
 }

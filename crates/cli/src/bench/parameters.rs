@@ -26,7 +26,7 @@ pub(crate) struct Parameters {
     /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
     pub(crate) min_bytes: u64,
-    /// The largest size that was asked for, and the largest that fits into memory.
+    /// The requested largest size, and the largest size that fits into memory.
     pub(crate) max_bytes: u64,
     pub(crate) fitting_bytes: u64,
     pub(crate) step: Step,
@@ -46,7 +46,7 @@ pub(crate) enum Step {
 impl Parameters {
     /// Returns the parameters for every selected data type, reduction and root. The error names the values that conflict.
     ///
-    /// The threads are those of each process, if each has one rank.
+    /// `threads` is the number of threads of each process if each thread has one rank.
     pub(crate) fn new(
         arguments: &MeasureArguments,
         gpus: usize,
@@ -119,7 +119,7 @@ impl Parameters {
         Ok(all.collect())
     }
 
-    /// Returns the limit of the sizes: that which was asked for, or that of memory.
+    /// Returns the limit of the sizes: the requested limit, or the limit by memory.
     pub(crate) fn largest(&self) -> u64 {
         self.max_bytes.min(self.fitting_bytes)
     }
@@ -142,7 +142,7 @@ impl Parameters {
         let Self { min_bytes, step, .. } = *self;
         let max_bytes = self.largest();
         let next = move |size: &u64| match step {
-            // No factor leads on from there.
+            // Multiplication would not change a size of 0.
             Step::Factor(_) if *size == 0 => Some(MIN_BYTES),
             Step::Factor(factor) => size.checked_mul(factor),
             Step::Bytes(bytes) => size.checked_add(bytes),
@@ -208,7 +208,7 @@ impl Parameters {
     }
 }
 
-/// What is measured: an operation of one size, out of place or in place.
+/// A measured case: an operation of one size, out of place or in place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case<'a> {
     pub(crate) parameters: &'a Parameters,

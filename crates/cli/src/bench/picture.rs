@@ -21,7 +21,7 @@ pub(crate) const SERIES: [RGBColor; 8] = [
     RGBColor(0x57, 0x60, 0x6a),
 ];
 
-/// What these become on a dark background.
+/// The replacements of these colors on a dark background.
 const DARK: [&str; 11] = [
     "#15181d", "#e6e8eb", "#363c45", "#63a9f5", "#fb9157", "#5fd08a", "#d68be6", "#e3b341", "#4fc3dc",
     "#f583b1", "#a8b1bb",
@@ -29,7 +29,7 @@ const DARK: [&str; 11] = [
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Returns what is drawn.
+/// Returns the drawing as SVG.
 pub(crate) fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut svg = String::new();
     {

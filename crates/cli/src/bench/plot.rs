@@ -46,12 +46,12 @@ struct Series {
     points: Vec<Point>,
 }
 
-/// The measurement of a size, out of place, or in place if there is no other.
+/// The measurement of a size: out of place, or in place if there is no out-of-place measurement.
 #[derive(Clone, Copy)]
 struct Point {
     bytes: f64,
     time_us: f64,
-    /// The bus bandwidth in GB/s, or the algorithm's of a single rank, which has no bus.
+    /// The bus bandwidth in GB/s, or the algorithm bandwidth for a single rank, which has no bus.
     bandwidth: f64,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     file::write(file, draw(&all, statistic)?.as_bytes())
 }
 
-/// Returns the point of a row, or its figures if they have no place on logarithmic axes.
+/// Returns the point of a row, or its figures if logarithmic axes cannot show them.
 fn point(report: &Report, row: &Row, statistic: Statistic) -> Result<Point, String> {
     let measured = row.measured().next().ok_or("not measured")?;
     let time_us = statistic.time_us(measured);
@@ -106,7 +106,7 @@ fn label_of(name: &str, report: &Report, row: &Row) -> String {
     let ranks = report.ranks.len();
     let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
     let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
-    let wrong = if is_wrong { ", with wrong elements" } else { "" };
+    let wrong = if is_wrong { ", with mismatches" } else { "" };
     let interrupted = if report.interrupted { ", interrupted" } else { "" };
     let (operation, data_type, backend) = (&report.operation, &row.data_type, &report.library.backend);
     let label = format!("{name}: {operation} {data_type}{op}{root}, {ranks} ranks, {backend}, {place}");
@@ -179,7 +179,7 @@ fn chart(
     Ok(())
 }
 
-/// Returns the whole powers around those of values, so that the axes begin and end with a label.
+/// Returns the whole powers that enclose these powers, so that the axes begin and end with a label.
 fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
     let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
     for power in of_values {
@@ -189,14 +189,14 @@ fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
     (least, most.max(least + 1))
 }
 
-/// An axis of powers. The scale of plotters for logarithms does not end for values that are far apart.
+/// An axis of powers. The logarithmic scale of the crate plotters loops forever for values that are far apart.
 struct Axis {
     powers: RangedCoordf64,
     labels: Vec<f64>,
 }
 
 impl Axis {
-    /// Creates an axis from one power to another, with about so many labels at most.
+    /// Creates an axis from one power to another, with approximately the given maximum number of labels.
     fn new((least, most): (i32, i32), labels: i32) -> Self {
         let step = (most - least) / (labels + 1) + 1;
         let labels = (least..=most).step_by(step as usize).map(f64::from).collect();

@@ -1,4 +1,4 @@
-//! Starts the ranks, as the environment and the arguments decide, and ends the process on a signal.
+//! Starts the ranks as the environment and the arguments specify, and exits on a signal.
 
 use std::fmt::Display;
 use std::os::unix::process::CommandExt;
@@ -43,7 +43,7 @@ pub(crate) struct RankArguments {
     pub(crate) library: Option<PathBuf>,
 }
 
-/// How NCCL's functions are found.
+/// The source of NCCL's functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
     /// In the library that this program is linked with, by its feature `link`
@@ -62,14 +62,14 @@ pub(crate) struct Start<'a> {
     nccl: Nccl,
     /// The number of GPUs, 0 for host memory.
     pub(crate) gpus: usize,
-    /// Why the CPU backend is used, unless the user selected it.
+    /// The reason why the CPU backend is used, unless the user selected it.
     fallback: Option<String>,
 }
 
 impl<'a> Start<'a> {
     /// Reads the launcher's variables and loads NCCL.
     ///
-    /// Fails if a launcher does not say which rank this process is: each process would measure alone.
+    /// Fails if a launcher does not define the rank of this process: each process would measure alone.
     pub(crate) fn new(arguments: &'a RankArguments, backend: Option<Backend>) -> Result<Self> {
         let launch = match Launch::from_env() {
             Ok(launch) => Some(launch).filter(|launch| launch.size() > 1),
@@ -155,7 +155,7 @@ impl<'a> Start<'a> {
 pub(crate) fn check<T, E: Display>(launch: &Option<Launch>, result: Result<T, E>) -> Result<T, E> {
     result.inspect_err(|error| {
         if let Some(launch) = launch {
-            // With the causes of an error.
+            // The alternate format includes the causes of an error.
             launch.fail(format!("{error:#}"));
         }
     })
@@ -183,7 +183,7 @@ fn implementation(
             None => return fallback("no NCCL library found", "; `nccl doctor` lists the search"),
         },
     };
-    // Before the memory space is known: the CPU backend has that of CUDA if CUDA is there.
+    // Before the memory space is determined: the CPU backend uses CUDA's memory space if CUDA is available.
     let _ = library::load_driver();
     if nccl.memory_space() == MemorySpace::Host {
         return Ok((nccl, 0, None));
@@ -205,7 +205,7 @@ fn become_launcher(ranks: usize) -> Result<Job> {
     Err(command.exec()).context("cannot start nccl run")
 }
 
-/// The ranks of this process, and what its threads share.
+/// The ranks of this process, and the state that its threads share.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) nccl: Nccl,
@@ -240,9 +240,10 @@ impl Job {
         self.local_first + thread * self.ranks_per_thread
     }
 
-    /// Calls `work` on each thread of this process, with the number of the thread. Returns whether all of them returned
-    /// `true`. The first error ends the process, as the other threads may wait in NCCL for ever; so does a signal. Before,
-    /// `complete` is called, as what was measured is not lost.
+    /// Calls `work` on each thread of this process, with the number of the thread. Returns whether all of them returned `true`.
+    ///
+    /// The first error, or a signal, ends the process, because the other threads may block in NCCL forever. `complete` is called
+    /// before, so that measurements are not lost.
     pub(crate) fn run(
         &self,
         complete: impl Fn() + Clone + Send + 'static,
@@ -256,7 +257,7 @@ impl Job {
             let run = move || {
                 let outcome = catch_unwind(AssertUnwindSafe(|| work(&job, thread)));
                 let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("panicked")));
-                // The receiver is gone if another rank has failed.
+                // The receiver was dropped if another rank has failed.
                 let _ = outcome_sender.send(outcome.with_context(|| format!("rank {rank}")));
             };
             // Not scoped: after an error, the other threads may block in NCCL forever.
@@ -278,10 +279,10 @@ impl Job {
     }
 }
 
-/// Calls `complete` when a signal comes, then ends the process with status 128 plus the signal's number. Exit handlers of
-/// libraries do not run, as other threads may be in NCCL.
+/// Calls `complete` on a signal, then ends the process with status 128 plus the signal's number. Libraries' exit handlers do not
+/// run, because other threads may be in NCCL.
 fn end_on_signals(complete: impl Fn() + Send + 'static) -> Result<()> {
-    // A shell has SIGINT ignored in what a script starts in the background.
+    // A shell ignores SIGINT in background processes of a script.
     let signals = [SIGINT, SIGTERM].into_iter().filter(|signal| !ignores(*signal));
     let mut signals = Signals::new(signals).context("cannot handle signals")?;
     let wait = move || {
@@ -307,7 +308,7 @@ fn let_signal_come_first() {
     }
 }
 
-/// Returns a count of operations. If it stays the same for so long, `expire` is called on a separate thread.
+/// Returns a count of operations. If it does not change within the timeout, `expire` is called on a separate thread.
 pub(crate) fn watch(timeout: Duration, expire: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicU64>> {
     const MAX_POLL: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,4 @@
-//! Statistics of times: of single iterations, and of the results that are compared and drawn.
+//! Statistics of single iterations' times, and of compared or drawn results.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,11 +9,11 @@ use super::output::report::{Iterations, Measured, Report, Row};
 /// The times of a rank's iterations, in nanoseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Times {
-    /// The time from each call until its result was there.
+    /// The time from each call until its result was available.
     pub(crate) durations: Vec<u64>,
-    /// The time after the first rank's beginning when this one began each iteration; empty if clocks cannot be compared.
+    /// The delay between the first rank's and this rank's start of each iteration; empty if clocks cannot be compared.
     pub(crate) delays: Vec<u64>,
-    /// The times of iterations that this rank began after all others; empty if they were not taken.
+    /// The times of iterations that this rank began after all others; empty if they were not measured.
     pub(crate) last: Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ fn sorted(times: &[u64]) -> Vec<u64> {
     sorted
 }
 
-/// Returns the time that so many percent of all do not exceed (nearest rank); 0 of none.
+/// Returns a percentile of the times by the nearest-rank method; 0 without times.
 fn percentile(sorted: &[u64], percent: usize) -> f64 {
     let position = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(position).map_or(0.0, |time| *time as f64)
@@ -66,20 +66,20 @@ pub(crate) fn median(times: &[u64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// A statistic of the times of a row, the same for all that is set side by side.
+/// A statistic of the times of a row, the same for all compared results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
-    /// The median of single iterations, which the noise of a machine changes less than the mean.
+    /// The median of single iterations, which is less sensitive to noise than the mean.
     Median,
-    /// The mean of the loop, as in the table of the measurement, where a result lacks times of single iterations.
+    /// The mean of the loop, as in the measurement's table, if a result lacks times of single iterations.
     Mean,
 }
 
 impl Statistic {
     /// Returns the statistic that all rows of the results have.
     pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
-        // Without some of the ranks, the longest time is not known.
+        // If ranks are missing, the longest time is unknown.
         let has_median = |report: &Report| {
             let mut measured = report.rows.iter().flat_map(Row::measured);
             measured.all(|measured| {
@@ -93,15 +93,15 @@ impl Statistic {
         median_iteration(measured).filter(|_| self == Self::Median).unwrap_or(measured.time_us)
     }
 
-    /// Returns the ratio of one side's fastest iteration to the other's median, both ways round: the noise of a machine
-    /// makes iterations longer and never shorter. `None` without times of iterations.
+    /// Returns the ratios of one side's fastest iteration to the other side's median, and vice versa: noise makes iterations
+    /// longer, never shorter. `None` without times of iterations.
     pub(crate) fn spread(self, one: &Measured, two: &Measured) -> Option<(f64, f64)> {
         let fastest = |measured| slowest_rank(measured, |rank| rank.min_us).filter(|_| self == Self::Median);
         Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
     }
 }
 
-/// Formats a number with so many digits, of which at most `decimals` are after the point.
+/// Formats a number with the given number of digits, at most `decimals` of them after the point.
 pub(crate) fn digits(value: f64, digits: i32, decimals: i32) -> String {
     let needed = f64::from(digits - 1) - value.abs().log10().floor();
     format!("{value:.*}", needed.clamp(0.0, decimals.into()) as usize)

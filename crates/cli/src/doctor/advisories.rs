@@ -1,4 +1,4 @@
-//! Releases of NCCL that are known to fail, from public reports.
+//! NCCL versions with known failures, from public reports.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use crate::system::System;
 static ALL: LazyLock<Vec<Advisory>> =
     LazyLock::new(|| serde_json::from_str(include_str!("advisories.json")).unwrap_or_default());
 
-/// An entry of the file: it holds if all its conditions do.
+/// An entry of the file. It holds if all its conditions hold.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advisory {
@@ -26,10 +26,10 @@ struct Advisory {
     architecture: Option<String>,
     /// A part of the name of a GPU.
     gpu: Option<String>,
-    /// The series of the driver's releases: `570` for 570.133.20.
+    /// The series of the driver's versions: `570` for 570.133.20.
     #[serde(default)]
     driver: Range<u32>,
-    /// The newest release of CUDA that the driver supports.
+    /// The newest CUDA version that the driver supports.
     #[serde(default)]
     driver_cuda: Range<Text<Cuda>>,
     /// Variables that have these values.
@@ -37,11 +37,11 @@ struct Advisory {
     setting: BTreeMap<String, String>,
     /// A variable that has any value.
     setting_present: Option<String>,
-    /// Variables that would prevent it by these values.
+    /// Variables that prevent the failure with these values.
     #[serde(default)]
     unless_setting: BTreeMap<String, String>,
     path: Option<String>,
-    /// The size of /dev/shm in bytes, below which it holds.
+    /// The advisory holds if /dev/shm is smaller than this size in bytes.
     shared_memory_below: Option<u64>,
     #[serde(default)]
     stack_unlimited: bool,
@@ -54,15 +54,15 @@ struct Advisory {
     symptom: String,
     advice: String,
     source: String,
-    /// A release that has it.
+    /// A version with the failure.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
     bad: Text<Version>,
-    /// A release that has it not, if there is one.
+    /// A version without the failure, if there is one.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
     good: Option<Text<Version>>,
 }
 
-/// From the first, and before the second; without either, from the oldest or up to the newest.
+/// A half-open range. A missing bound means the oldest or the newest version.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range<T> {
@@ -77,7 +77,8 @@ impl<T> Default for Range<T> {
 }
 
 impl<T: PartialOrd> Range<T> {
-    /// Returns whether it has the value; a range without bounds has every value, and an unknown one too. Of others, `None`.
+    /// Returns whether the range has the value. A range without bounds has every value, including an unknown one. Otherwise
+    /// returns `None` for an unknown value.
     fn has(&self, value: Option<T>) -> Option<bool> {
         if self.from.is_none() && self.before.is_none() {
             return Some(true);
@@ -92,7 +93,7 @@ fn series(driver: &Driver) -> Option<u32> {
     driver.module.as_ref()?.split('.').next()?.parse().ok()
 }
 
-/// Returns what conditions ask for, and is not known.
+/// Returns the facts that conditions depend on and that are unknown.
 fn unknown(driver: &Driver) -> Vec<&'static str> {
     let facts = [
         ("the driver's version", series(driver).is_none()),
@@ -103,14 +104,14 @@ fn unknown(driver: &Driver) -> Vec<&'static str> {
 }
 
 impl Advisory {
-    /// Returns whether it holds if what is not known is as the conditions ask, or is not.
-    fn holds(&self, examined: &Examined, release: Version, if_unknown: bool) -> bool {
+    /// Returns whether the advisory holds. Conditions on unknown facts count as `if_unknown`.
+    fn holds(&self, examined: &Examined, version: Version, if_unknown: bool) -> bool {
         let &Examined { system, settings, driver, .. } = examined;
         let or = |known: Option<bool>| known.unwrap_or(if_unknown);
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
         let is_below = |size| system.shared_memory.size.is_some_and(|found| found < size);
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        or(self.releases.has(Some(Text(release))))
+        or(self.releases.has(Some(Text(version))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
             && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
             && or(self.driver.has(series(driver)))
@@ -143,9 +144,12 @@ impl Advisory {
     }
 }
 
-/// Returns whether a file of this name, below any of a folder's folders, has this line.
-fn any_has(system: &System, folder: &str, file: &str, line: &str) -> bool {
-    system.children(folder).iter().any(|one| system.line(one.join(file)).is_some_and(|found| found == line))
+/// Returns whether a file of this name, in any subdirectory of this directory, has this line.
+fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
+    system
+        .children(directory)
+        .iter()
+        .any(|one| system.line(one.join(file)).is_some_and(|found| found == line))
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {

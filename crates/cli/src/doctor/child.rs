@@ -1,4 +1,4 @@
-//! The process in which the driver, NCCL and its plugins are loaded: one that hangs or crashes costs no more than its answers.
+//! The child process that loads the driver, NCCL and its plugins. If it hangs or crashes, only its results are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,9 +27,9 @@ use crate::{library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The time between two looks at whether the child has ended.
+/// The time between two checks whether the child has exited.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The time for the rest of the streams of a child that has ended, which processes that it has started may keep open.
+/// The time limit for reading the streams of a child that has exited, because its descendants may keep them open.
 const GRACE: Duration = Duration::from_secs(1);
 /// The limit for each of the child's streams.
 const LONGEST: u64 = 1 << 20;
@@ -43,24 +43,24 @@ const PLUGINS: [(&str, &str); 6] = [
     ("NCCL_RMA_PLUGIN", "libnccl-rma"),
 ];
 
-/// The child's answers up to now: it prints all of them after each step.
+/// The child's results so far. The child prints all of them after each step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Answers {
+struct ChildReport {
     driver: Option<Driver>,
     search: Option<Search>,
     probe: Probe,
-    /// The file of NCCL that the child had loaded, or was loading, when it was killed.
+    /// The NCCL file that the child had loaded, or was loading, when it was killed.
     #[serde(skip)]
     loaded: Option<String>,
 }
 
-/// Starts this program again to use the driver and the given library, or the one that the search finds.
+/// Starts this program again to load the driver and the given library, or the library that the search finds.
 pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
     let mut command = Command::new(THIS_PROGRAM);
     command.args(["doctor", "--probe"]).envs(FORCED);
     command.args(file.iter().flat_map(|file| [Path::new("--library"), file]));
-    // The child must not write what a job would write.
+    // The child must not write the files that a job would write.
     command.env_remove(REPORT).env_remove(RECORDER);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     match command.spawn() {
@@ -73,7 +73,7 @@ pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
     }
 }
 
-fn wait(mut child: Child, limit: Duration) -> Answers {
+fn wait(mut child: Child, limit: Duration) -> ChildReport {
     let (sender, lines) = channel();
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|stream| Box::new(stream) as _),
@@ -86,13 +86,13 @@ fn wait(mut child: Child, limit: Duration) -> Answers {
             let lines = stream.flat_map(|stream| BufReader::new(stream.take(LONGEST)).split(b'\n'));
             for line in lines.map_while(std::io::Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                // The receiver may have given up.
+                // The receiver may have timed out.
                 let _ = sender.send((is_log, line));
             }
         });
     }
     drop(sender);
-    let (mut answers, mut log, mut loaded) = (Answers::default(), vec![], None);
+    let (mut report, mut log, mut loaded) = (ChildReport::default(), vec![], None);
     let end = Instant::now() + limit;
     let is_late = loop {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -104,13 +104,13 @@ fn wait(mut child: Child, limit: Duration) -> Answers {
         }
         thread::sleep(PAUSE);
     };
-    // With the processes that the library has started.
+    // Includes the processes that the library has started.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let failure = match child.wait() {
         _ if is_late => Some(format!("it took more than {} s, and was killed", limit.as_secs())),
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("the process ended with {status}")),
-        // The kernel keeps no status for a program that was started with SIGCHLD ignored.
+        // The kernel keeps no exit status if this program was started with SIGCHLD ignored.
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => None,
         Err(error) => Some(format!("the end of the process is not known: {error}")),
     };
@@ -118,21 +118,21 @@ fn wait(mut child: Child, limit: Duration) -> Answers {
     while let Ok((is_log, line)) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
         match is_log {
             true => log.push(line),
-            false => answers = serde_json::from_str(&line).unwrap_or(answers),
+            false => report = serde_json::from_str(&line).unwrap_or(report),
         }
     }
-    Answers { probe: Probe { log, failure, ..answers.probe }, loaded, ..answers }
+    ChildReport { probe: Probe { log, failure, ..report.probe }, loaded, ..report }
 }
 
-/// Returns the last file of NCCL that a process has mapped.
+/// Returns the last NCCL file that a process has mapped.
 fn last_loaded(child: &Child) -> Option<String> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).ok()?;
     let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
     paths.rfind(|path| path.contains("/libnccl.so") || path.contains("/librccl.so")).map(str::to_owned)
 }
 
-impl Answers {
-    /// Returns what is known, with the reason why the rest is not.
+impl ChildReport {
+    /// Returns the known results, with the reason why the others are missing.
     fn results(self, file: Option<&Path>) -> (Driver, Search) {
         let Self { driver, search, probe, loaded } = self;
         let file = file.map(|file| file.display().to_string()).or(loaded);
@@ -162,39 +162,39 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     let before = environment();
     let mut out = output::stdout();
     let mut print =
-        |answers: &Answers| -> Result<()> { Ok(writeln!(out, "{}", serde_json::to_string(answers)?)?) };
-    // Before the library, as the CPU backend has the memory of CUDA if CUDA is there.
-    let mut answers = Answers { driver: Some(Driver::new()), ..Answers::default() };
-    print(&answers)?;
+        |report: &ChildReport| -> Result<()> { Ok(writeln!(out, "{}", serde_json::to_string(report)?)?) };
+    // Before the library: the CPU backend uses CUDA's memory space if CUDA is available.
+    let mut report = ChildReport { driver: Some(Driver::new()), ..ChildReport::default() };
+    print(&report)?;
     let (search, nccl) = Search::new(file);
     let path = search.library.as_ref().and_then(|library| library.path.clone());
-    answers.search = Some(search);
-    print(&answers)?;
+    report.search = Some(search);
+    print(&report)?;
     let Some(nccl) = nccl else { return Ok(ExitCode::SUCCESS) };
     let id = nccl.unique_id();
     let mut added = environment();
     added.retain(|name, _| !before.contains_key(name));
-    answers.probe.call = Some(Call {
+    report.probe.call = Some(Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),
         parameters: parameters(&nccl, before.keys().chain(added.keys())),
         added: added.clone(),
     });
-    print(&answers)?;
-    answers.probe.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
-    print(&answers)?;
-    if library::stand_in().is_some() {
+    print(&report)?;
+    report.probe.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
+    print(&report)?;
+    if library::emulation().is_some() {
         // Its initialization checks its variables.
         let _ = library::gpus();
     }
     if path.as_deref().and_then(NcclFile::read).is_some_and(|file| file.is_cpu_backend) {
-        // It checks some of its variables only now.
+        // The library checks some of its variables only now.
         let _ = nccl.init_all(&[0, 1]);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the reasons why plugins cannot be loaded, by the variable that asks for them. `value` has those of the environment.
+/// Returns the reasons why plugins cannot be loaded, by the variable that requests them. `value` returns a variable's value.
 fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     let mut problems = BTreeMap::new();
     for (variable, prefix) in PLUGINS {
@@ -212,7 +212,7 @@ fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     problems
 }
 
-/// Returns the library's values of the variables that are set, as far as it has parameters for them.
+/// Returns the library's values of set variables that have a parameter.
 fn parameters<'a>(nccl: &Nccl, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
     let Ok(parameters) = nccl.parameters() else { return BTreeMap::new() };
     let names = names.filter(|name| name.starts_with("NCCL_") && !is_forced(name));
@@ -232,16 +232,16 @@ fn open_plugin(name: &str, prefix: &str) -> Result<(), String> {
     })
 }
 
-/// The variables that the process has for itself, with their values.
+/// The variables that are set only for the child process, with their values.
 pub(super) const FORCED: [(&str, &str); 3] =
     [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/dev/stderr")];
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Probe {
-    /// `None` if the process did not get as far as this.
+    /// `None` if the process exited before this step.
     pub(crate) call: Option<Call>,
-    /// The reason why each of these plugins cannot be loaded, by variable.
+    /// The reasons why plugins cannot be loaded, by variable.
     pub(crate) plugins: BTreeMap<String, String>,
     #[serde(skip)]
     pub(crate) log: Vec<String>,
@@ -256,7 +256,7 @@ pub(crate) struct Call {
     pub(crate) problem: Option<String>,
     /// The variables that NCCL added to the environment: the settings in its configuration files.
     pub(crate) added: BTreeMap<String, String>,
-    /// The values of NCCL's parameters, for variables that are set.
+    /// The values of NCCL's parameters for set variables.
     pub(crate) parameters: BTreeMap<String, String>,
 }
 
@@ -274,7 +274,7 @@ impl Probe {
         Some((name, address.split('%').next()?.parse().ok()?))
     }
 
-    /// Returns why the process failed: its end, the library's warnings, and the process's own error.
+    /// Returns the cause of the process's failure: its exit status, the library's warnings, and its own error.
     pub(super) fn reasons(&self) -> String {
         let failure = self.failure.as_deref().unwrap_or("the process printed no result");
         let errors = self.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
@@ -283,21 +283,21 @@ impl Probe {
 
     pub(crate) fn warnings(&self) -> Vec<&str> {
         let warnings = self.log.iter().filter_map(|line| Some(line.split_once("NCCL WARN ")?.1.trim()));
-        // Without a driver, every process has this one; the section on the driver has it.
+        // Without a driver, every process has this warning, and the section on the driver reports it.
         let mut warnings: Vec<_> = warnings.filter(|text| !text.starts_with("Cuda failure")).collect();
         warnings.dedup();
         warnings.truncate(3);
         warnings
     }
 
-    /// Returns what the CPU backend and the CUDA emulation report of their own variables.
+    /// Returns the variables that the CPU backend and the CUDA emulation reject.
     pub(crate) fn rejected_variables(&self) -> BTreeSet<&str> {
         let lines = self.log.iter().filter(|line| line.starts_with("libnccl"));
         let texts = lines.filter_map(|line| Some(line.split_once(": ")?.1));
         texts.filter(|text| text.trim_start_matches("invalid ").starts_with("LIBNCCL_CPU_")).collect()
     }
 
-    /// Returns whether the CPU backend or the CUDA emulation reports this variable.
+    /// Returns whether the CPU backend or the CUDA emulation rejects this variable.
     pub(crate) fn rejects(&self, name: &str) -> bool {
         self.rejected_variables().iter().any(|text| text.split(' ').any(|word| word == name))
     }
@@ -313,12 +313,12 @@ impl Probe {
     }
 }
 
-/// Returns whether the child has another value of the variable than a job.
+/// Returns whether the child has a different value of the variable than a job.
 pub(crate) fn is_forced(name: &str) -> bool {
     FORCED.iter().any(|(forced, _)| *forced == name)
 }
 
-/// Reads the socket address in a unique id. It is at the beginning, or behind 8 bytes of a random number since NCCL 2.16.
+/// Reads the socket address in a unique id. It is at the beginning or, since NCCL 2.16, after a random number of 8 bytes.
 fn socket_address(id: &[u8]) -> Option<(IpAddr, u16)> {
     let at = |offset: usize| {
         let address = id.get(offset..offset + 28)?;
@@ -326,7 +326,7 @@ fn socket_address(id: &[u8]) -> Option<(IpAddr, u16)> {
         let port = u16::from_be_bytes([address[2], address[3]]);
         let v4: [u8; 4] = address[4..8].try_into().ok()?;
         let v6: [u8; 16] = address[8..24].try_into().ok()?;
-        // The padding and the flow are 0, which a random number before the address is not.
+        // Padding and flow are 0, unlike a random number before the address.
         match family {
             libc::AF_INET if address[8..16] == [0; 8] => Some((Ipv4Addr::from(v4).into(), port)),
             libc::AF_INET6 if v4 == [0; 4] => Some((Ipv6Addr::from(v6).into(), port)),

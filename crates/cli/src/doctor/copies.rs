@@ -1,4 +1,4 @@
-//! The copies of NCCL: on the machine, of Python's packages, and in processes.
+//! Copies of NCCL: on the machine, in Python packages, and in processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,14 +14,14 @@ use super::library::Library;
 use crate::nccl_file::{NcclFile, hash};
 use crate::system::System;
 
-/// The processes whose mappings are read at most.
+/// The maximum number of processes whose mappings are read.
 const PROCESSES: usize = 1024;
-/// The size from which on any mapped library is searched for NCCL's functions: NCCL's GPU code is larger.
+/// The minimum size of mapped libraries that are searched for NCCL's functions: NCCL's GPU code is larger.
 const LARGE: u64 = 32 << 20;
 /// The library of PyTorch that may contain NCCL, in a directory of Python packages.
 const PYTORCH: &str = "torch/lib/libtorch_cuda.so";
 
-/// A file of NCCL, or a library that contains it.
+/// An NCCL file, or a library that contains NCCL.
 #[derive(Debug)]
 struct Copy {
     path: PathBuf,
@@ -45,7 +45,7 @@ impl Copy {
         format!("{}{contains} ({version}{cuda})", self.path.display())
     }
 
-    /// Compares with the library at `path`, which has the same version. Returns the difference, if there is one.
+    /// Compares the file with the library at `path`, which has the same version. Returns the difference, if any.
     fn difference(&self, system: &System, path: &Path, library: &NcclFile) -> Option<String> {
         let (own, other) = (&self.file.identity, &library.identity);
         if own != other {
@@ -71,10 +71,10 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     let chosen = library.and_then(|library| library.path.as_ref());
     let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let mut findings: Vec<_> =
-        packages(system).iter().flat_map(|folder| of_packages(system, folder)).collect();
+        packages(system).iter().flat_map(|directory| of_packages(system, directory)).collect();
     let copies: Vec<_> =
         on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
-    // One in the program has no file of its own, beside which others were a mistake.
+    // For an NCCL that is linked into the program, other copies are not a mistake.
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
     for copy in &copies {
@@ -113,14 +113,15 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     findings
 }
 
-/// Returns the folders of Python's packages: of the environments in use, of conda's, of the user and of the system.
+/// Returns the directories of Python packages: of active environments, of conda environments, of the user and of the system.
 fn packages(system: &System) -> BTreeSet<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["/usr/local", "/usr", "/opt/venv", "/venv"].map(PathBuf::from).into();
     for variable in ["VIRTUAL_ENV", "PYTHONUSERBASE"] {
         prefixes.extend(system.variable(variable).map(PathBuf::from));
     }
     let path = system.variable("PATH").unwrap_or_default();
-    prefixes.extend(path.split(':').filter_map(|folder| Some(Path::new(folder).parent()?.to_path_buf())));
+    prefixes
+        .extend(path.split(':').filter_map(|directory| Some(Path::new(directory).parent()?.to_path_buf())));
     if let Some(home) = system.variable("HOME") {
         prefixes.push(Path::new(home).join(".local"));
     }
@@ -128,25 +129,25 @@ fn packages(system: &System) -> BTreeSet<PathBuf> {
     let prefixes: BTreeSet<_> = prefixes.into_iter().filter(|prefix| prefix.is_absolute()).collect();
     // `pip install --target`.
     let given = system.variable("PYTHONPATH").unwrap_or_default().split(':');
-    let given = given.map(Path::new).filter(|folder| folder.is_absolute() && system.exists(folder));
-    let mut folders: BTreeSet<_> = given.map(|folder| canonical(system, folder)).collect();
+    let given = given.map(Path::new).filter(|directory| directory.is_absolute() && system.exists(directory));
+    let mut directories: BTreeSet<_> = given.map(|directory| canonical(system, directory)).collect();
     for prefix in prefixes {
         let lib = prefix.join("lib");
         let versions = system.names(&lib).into_iter().filter(|name| name.starts_with("python3"));
         for version in versions {
             for packages in ["site-packages", "dist-packages"] {
-                let folder = lib.join(&version).join(packages);
-                if system.exists(&folder) {
-                    // Debian's /usr/lib/python3.11 and /usr/lib/python3 may lead to one place.
-                    folders.insert(canonical(system, &folder));
+                let directory = lib.join(&version).join(packages);
+                if system.exists(&directory) {
+                    // Debian's /usr/lib/python3.11 and /usr/lib/python3 may be the same directory.
+                    directories.insert(canonical(system, &directory));
                 }
             }
         }
     }
-    folders
+    directories
 }
 
-/// Returns the prefixes of conda: of the active environment, of the usual places, and of their environments.
+/// Returns conda's prefixes: the active environment, the usual installation directories, and their environments.
 fn conda(system: &System) -> Vec<PathBuf> {
     let mut bases = vec![PathBuf::from("/opt/conda")];
     bases.extend(system.variable("CONDA_PREFIX").map(PathBuf::from));
@@ -163,54 +164,55 @@ fn canonical(system: &System, path: &Path) -> PathBuf {
     fs::canonicalize(&place).map_or_else(|_| path.into(), |place| system.path(&place))
 }
 
-/// Returns the folders in which the dynamic linker and programs look for libraries.
-fn folders(system: &System) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> =
+/// Returns the directories in which the dynamic linker and programs look for libraries.
+fn directories(system: &System) -> Vec<PathBuf> {
+    let mut directories: Vec<PathBuf> =
         ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into();
     let multiarch = format!("{}-linux-gnu", system.architecture);
-    folders.extend(["/lib", "/usr/lib"].map(|lib| Path::new(lib).join(&multiarch)));
+    directories.extend(["/lib", "/usr/lib"].map(|lib| Path::new(lib).join(&multiarch)));
     for file in [vec![PathBuf::from("/etc/ld.so.conf")], system.children("/etc/ld.so.conf.d")].concat() {
         let text = system.read(file).unwrap_or_default();
-        folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
+        directories
+            .extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
     }
     let list = system.variable("LD_LIBRARY_PATH").unwrap_or_default();
-    folders.extend(list.split(':').filter(|folder| folder.starts_with('/')).map(PathBuf::from));
+    directories.extend(list.split(':').filter(|directory| directory.starts_with('/')).map(PathBuf::from));
     let named = |variable: &&str| system.variable(variable).map(PathBuf::from);
-    folders.extend(HOMES.iter().filter_map(named).flat_map(|home| places::in_home(&home)));
-    let default = system
-        .children("/usr/local")
-        .into_iter()
-        .filter(|folder| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
+    directories.extend(HOMES.iter().filter_map(named).flat_map(|home| places::in_home(&home)));
+    let default = system.children("/usr/local").into_iter().filter(|directory| {
+        directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda"))
+    });
     let toolkits = CUDA_HOMES.iter().filter_map(named).chain(default);
-    folders.extend(toolkits.flat_map(|home| places::in_toolkit(&home, &system.architecture)));
-    let releases = system.children(HPC_SDK).into_iter().flat_map(|folder| system.children(folder));
+    directories.extend(toolkits.flat_map(|home| places::in_toolkit(&home, &system.architecture)));
+    let releases = system.children(HPC_SDK).into_iter().flat_map(|directory| system.children(directory));
     let releases = releases.chain(system.variable(HPC_SDK_HOME).map(PathBuf::from));
-    folders.extend(releases.map(|release| release.join(IN_HPC_SDK)));
-    folders.extend(conda(system).into_iter().map(|prefix| prefix.join("lib")));
-    folders
+    directories.extend(releases.map(|release| release.join(IN_HPC_SDK)));
+    directories.extend(conda(system).into_iter().map(|prefix| prefix.join("lib")));
+    directories
 }
 
-/// Returns the copies in those folders and in Python's packages, each file once.
+/// Returns the copies in those directories and in Python packages, each file once.
 fn on_machine(system: &System) -> Vec<Copy> {
-    let in_folders = folders(system).into_iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
-    let in_packages = packages(system).into_iter().map(|folder| folder.join(IN_PACKAGES));
-    let in_pytorch = packages(system).into_iter().map(|folder| folder.join(PYTORCH));
+    let in_directories =
+        directories(system).into_iter().flat_map(|directory| NAMES.map(|name| directory.join(name)));
+    let in_packages = packages(system).into_iter().map(|directory| directory.join(IN_PACKAGES));
+    let in_pytorch = packages(system).into_iter().map(|directory| directory.join(PYTORCH));
     let in_pytorch = in_pytorch.filter(|file| NcclFile::has_nccl(&system.place(file)));
-    let files = in_folders.chain(in_packages).chain(in_pytorch).filter(|file| system.exists(file));
+    let files = in_directories.chain(in_packages).chain(in_pytorch).filter(|file| system.exists(file));
     let files: BTreeSet<_> = files.map(|file| canonical(system, &file)).collect();
-    // The name of a linker script or of a broken file is of no use here: it is not a library.
+    // Linker scripts and broken files are not libraries.
     files
         .into_iter()
         .filter_map(|path| Some(Copy { file: NcclFile::read(&system.place(&path))?, path }))
         .collect()
 }
 
-/// A package of Python that owns the library's path, by its metadata.
+/// A Python package whose metadata claims the library's path.
 #[derive(Debug)]
 struct Package {
     name: String,
     version: String,
-    /// The size of the library that the package came with.
+    /// The size of the package's library.
     size: Option<u64>,
 }
 
@@ -220,11 +222,11 @@ impl Package {
     }
 }
 
-/// Compares the library in a folder of packages with the packages that own it.
-fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
-    let path = folder.join(IN_PACKAGES);
+/// Compares the library in a package directory with the packages that own it.
+fn of_packages(system: &System, directory: &Path) -> Vec<Finding> {
+    let path = directory.join(IN_PACKAGES);
     let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
-    let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
+    let owners: Vec<_> = system.children(directory).iter().filter_map(|info| package(system, info)).collect();
     let copy = Copy::of(system, path);
     if owners.len() > 1 {
         let (owned, names): (Vec<_>, Vec<_>) = owners.iter().map(|own| (own.text(), &*own.name)).unzip();
@@ -252,10 +254,10 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     Vec::new()
 }
 
-/// Reads the folder `NAME-VERSION.dist-info` of a package that owns the library.
+/// Reads the directory `NAME-VERSION.dist-info` of a package that owns the library.
 fn package(system: &System, info: &Path) -> Option<Package> {
-    let folder = info.file_name()?.to_str()?;
-    if !folder.starts_with("nvidia_nccl_cu") || !folder.ends_with(".dist-info") {
+    let directory = info.file_name()?.to_str()?;
+    if !directory.starts_with("nvidia_nccl_cu") || !directory.ends_with(".dist-info") {
         return None;
     }
     let metadata = system.read(info.join("METADATA"))?;

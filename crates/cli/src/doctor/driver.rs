@@ -1,5 +1,4 @@
-//! NVIDIA's driver, which NCCL needs, or what the process has in its place; the GPUs that a process sees, and where they are in the
-//! machine.
+//! NVIDIA's driver or its emulation, the GPUs that a process sees, and the GPUs of the machine.
 
 use std::path::PathBuf;
 
@@ -12,7 +11,7 @@ use crate::library;
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
-/// The driver. The names of the fields are those of the JSON.
+/// The driver. The field names are also the names in the JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Driver {
     pub(crate) library: String,
@@ -22,17 +21,17 @@ pub(crate) struct Driver {
     /// The number of GPUs, or of the emulation's devices.
     pub(crate) gpus: usize,
     pub(crate) problem: Option<String>,
-    /// The newest release of CUDA that the driver supports.
+    /// The newest CUDA version that the driver supports.
     pub(crate) cuda: Option<Text<Cuda>>,
     pub(crate) module: Option<String>,
-    /// The names of the GPUs of the machine, whether this process sees them or not.
+    /// The names of all GPUs of the machine, including GPUs that this process does not see.
     pub(crate) models: Vec<String>,
-    /// The GPUs that cannot use the fabric of NVLink switches, with the reason.
+    /// The GPUs that cannot use the NVSwitch fabric, with the reason.
     #[serde(default)]
     pub(crate) fabric: Vec<String>,
-    /// True if the process that asks the driver could not be started.
+    /// True if the process that queries the driver could not be started.
     #[serde(skip)]
-    pub(super) is_unasked: bool,
+    pub(super) is_unqueried: bool,
 }
 
 impl Driver {
@@ -45,7 +44,7 @@ impl Driver {
             fabric,
             library,
             loaded,
-            stand_in: library::stand_in(),
+            stand_in: library::emulation(),
             gpus,
             problem,
             cuda,
@@ -53,9 +52,9 @@ impl Driver {
         }
     }
 
-    /// Returns a driver that ended its process for this reason, or whose process could not be started.
-    pub(super) fn failed(problem: String, is_unasked: bool) -> Self {
-        Self { library: library::DRIVER.into(), problem: Some(problem), is_unasked, ..Self::default() }
+    /// Returns a driver whose process exited for this reason, or could not be started.
+    pub(super) fn failed(problem: String, is_unqueried: bool) -> Self {
+        Self { library: library::DRIVER.into(), problem: Some(problem), is_unqueried, ..Self::default() }
     }
 
     pub(super) fn with(self, system: &System) -> Self {
@@ -69,9 +68,11 @@ impl Driver {
             && built.major > newest.major
         {
             findings.push(Finding::problem(
-                format!("the library is compiled with CUDA {built}, and the driver supports CUDA up to {newest}"),
                 format!(
-                    "update the driver to one of CUDA {}, or install nvidia-nccl-cu{} in place of the library",
+                    "the library is compiled with CUDA {built}, and the driver supports CUDA up to {newest}"
+                ),
+                format!(
+                    "update the driver to one of CUDA {}, or install nvidia-nccl-cu{} instead of the library",
                     built.major, newest.major
                 ),
             ));
@@ -79,7 +80,7 @@ impl Driver {
         if !self.fabric.is_empty() {
             let text = format!("the fabric of NVLink switches is not ready: {}", self.fabric.join(", "));
             let advice = "start nvidia-fabricmanager, wait until `nvidia-smi -q` shows that the fabric is completed, or see its log";
-            // One GPU alone needs no switch.
+            // A single GPU needs no switch.
             let finding = if self.gpus > 1 { Finding::problem } else { Finding::warning };
             findings.push(finding(text, advice));
         }
@@ -87,9 +88,9 @@ impl Driver {
     }
 
     fn state(&self, system: &System, library: Option<&Library>) -> Finding {
-        let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, is_unasked, .. } = self;
+        let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, is_unqueried, .. } = self;
         let (name, devices) = match stand_in {
-            Some(file) => (format!("{}, {}", file.display(), library::STAND_IN), "devices"),
+            Some(file) => (format!("{}, {}", file.display(), library::EMULATION), "devices"),
             None => (name.clone(), "GPUs"),
         };
         let Some(problem) = problem else {
@@ -99,8 +100,8 @@ impl Driver {
                 module.as_ref().map(|module| format!(", kernel module {module}")).unwrap_or_default();
             return Finding::ok(format!("{name}, {devices}: {gpus}{cuda}{module}"));
         };
-        if *is_unasked {
-            return Finding::warning(format!("{name}: not asked, as {problem}"), NOT_STARTED);
+        if *is_unqueried {
+            return Finding::warning(format!("{name}: not queried, as {problem}"), NOT_STARTED);
         }
         let text = if *loaded { format!("{name}: {problem}") } else { problem.clone() };
         if !library.is_none_or(Library::needs_driver) {
@@ -134,7 +135,7 @@ pub(crate) fn nvidia_devices(system: &System) -> Vec<PathBuf> {
     devices.filter(is_gpu).collect()
 }
 
-/// Reads the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  ...`; open modules have
+/// Reads the version in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  ...`. Open modules have
 /// `Open Kernel Module for x86_64`.
 fn module(system: &System) -> Option<String> {
     let version = system.read("/proc/driver/nvidia/version")?;
@@ -192,7 +193,7 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     }
     if findings.is_empty() {
         let gpus = on_bus.len();
-        // Each machine has one; a kernel may not show it.
+        // Every machine has one, but the kernel may hide it.
         let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
         findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
     }
@@ -221,7 +222,7 @@ fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
     names.iter().filter_map(finding).collect()
 }
 
-/// Judges the files for the parts of a GPU (MIG) that the job is told to use.
+/// Judges the files for the GPU partitions (MIG) that the job is configured to use.
 fn partition_files(system: &System) -> Option<Finding> {
     let name = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
         .into_iter()
@@ -235,7 +236,7 @@ fn partition_files(system: &System) -> Option<Finding> {
     })
 }
 
-/// Judges the channels that GPUs of several machines share memory through, if there is NVLink between the machines.
+/// Judges the channels through which GPUs of several machines share memory, if there is NVLink between the machines.
 fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> Option<Finding> {
     let has_nvlink =
         ["GB200", "GB300"].iter().any(|model| driver.models.iter().any(|name| name.contains(model)));
@@ -256,8 +257,8 @@ fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> O
     Some(Finding::warning(format!("{IMEX}/{first}: this user cannot use it: {error}"), advice))
 }
 
-/// Judges `CUDA_VISIBLE_DEVICES`, which may be empty to hide all GPUs. CUDA ignores what follows the first invalid
-/// entry, and sees nothing if one is there twice.
+/// Judges `CUDA_VISIBLE_DEVICES`, which may be empty to hide all GPUs. CUDA ignores all entries after the first invalid one, and
+/// sees no GPU if an entry is repeated.
 fn visible(system: &System, gpus: usize) -> Option<Finding> {
     let text = system.environment.get("CUDA_VISIBLE_DEVICES")?;
     let named = format!("CUDA_VISIBLE_DEVICES={text}");
@@ -273,7 +274,7 @@ fn visible(system: &System, gpus: usize) -> Option<Finding> {
         if entries[..index].contains(entry) {
             return Some(Finding::problem(format!("{named} has {entry} twice, so CUDA sees no GPU"), advice));
         }
-        // Others are names, such as GPU-8932f937 or MIG-..., which only the driver knows.
+        // Other entries are names, such as GPU-8932f937 or MIG-..., which only the driver can check.
         if entry.parse::<usize>().is_ok_and(|number| number >= gpus) {
             let ignored = "and CUDA ignores the rest of the list";
             let text = format!("{named}: there is no GPU {entry}, {ignored}; there are {gpus}");

@@ -10,18 +10,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
     Ok,
-    /// It may be slower than it could be, or fail under some conditions.
+    /// The job may be slower than it could be, or fail under some conditions.
     Warning,
-    /// It does not start, or hangs, or computes wrong results.
+    /// The job does not start, or hangs, or computes wrong results.
     Problem,
 }
 
-/// One fact and its consequence. The names of the fields are those of the JSON.
+/// One fact and its consequence. The field names are also the names in the JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
     pub(crate) text: String,
-    /// The thing to do, in one sentence; `null` if there is none.
+    /// The advice, in one sentence, or `null`.
     pub(crate) advice: Option<String>,
     /// The public source of an advisory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(crate) struct Section {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A value that JSON has as a text.
+/// A value that is a string in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Text<T>(pub(crate) T);
 

@@ -1,4 +1,4 @@
-//! The library that a program gets, and why.
+//! The library that a program loads, and the reason.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the c
 pub(crate) struct Search {
     pub(crate) library: Option<Library>,
     pub(crate) error: Option<String>,
-    /// The places that were searched before, with the attempts that failed; a place may be empty.
+    /// The places that were searched before, with the failed attempts; a place may be empty.
     pub(crate) tried: Vec<Tried>,
     pub(super) named: Option<Named>,
-    /// What to do about the error, if the search itself did not end.
+    /// The finding with advice if the search itself was not completed.
     #[serde(skip)]
     pub(super) unfinished: Option<Finding>,
 }
@@ -38,14 +38,14 @@ pub(super) enum Named {
     Variable,
 }
 
-/// The loaded library. The names of the fields are those of the JSON.
+/// The loaded library. The field names are also the names in the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
-    /// The rule of the search that led to the library.
+    /// The search rule that found the library.
     pub(crate) source: String,
     pub(crate) version: Text<Version>,
-    /// The release of CUDA that it was compiled with.
+    /// The CUDA version that it was compiled with.
     pub(crate) cuda: Option<Text<Cuda>>,
     /// The memory that its communicators work on: `device` or `host`.
     pub(crate) memory: String,
@@ -55,7 +55,7 @@ pub(crate) struct Library {
     /// The lines of the library's log about settings, and its warnings.
     pub(crate) log: Vec<String>,
     pub(crate) missing_functions: Vec<Missing>,
-    /// Other libnccl files in this process, whose symbols may interfere with this one's.
+    /// Other libnccl files in this process, whose symbols may interfere with this library's.
     pub(crate) other_loaded_libraries: Vec<PathBuf>,
     #[serde(skip)]
     pub(crate) file: NcclFile,
@@ -80,7 +80,7 @@ pub(crate) struct Missing {
 pub(crate) struct Check {
     pub(crate) ok: bool,
     pub(crate) problem: Option<String>,
-    /// The address at which the ranks meet; `null` if it cannot be told.
+    /// The address of the ranks' bootstrap; `null` if it is unknown.
     pub(crate) address: Option<IpAddr>,
 }
 
@@ -152,7 +152,7 @@ impl Check {
             return Self { ok: false, problem: Some(probe.reasons()), address: None };
         };
         let problem = call.problem.as_ref().map(|problem| {
-            // The error has one of them already.
+            // The error already contains one of them.
             let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
             [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
         });
@@ -188,24 +188,24 @@ impl Library {
         }
     }
 
-    /// Adds what its file says, and the outcome of its use.
+    /// Adds the data of its file, and the result of its use.
     fn with(mut self, probe: Probe) -> Self {
         self.file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
         (self.cuda, self.identity) = (self.file.cuda.map(Text), self.file.identity.clone());
-        // The unique id of the CPU backend has another content.
+        // The CPU backend's unique id has different contents.
         self.unique_id = Check::new(&probe, self.needs_network());
         let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
         self.log = lines.map(str::to_owned).collect();
         Self { probe, ..self }
     }
 
-    /// Returns whether it needs NVIDIA's driver. AMD's library needs another.
+    /// Returns whether it needs NVIDIA's driver. AMD's library needs another driver.
     pub(crate) fn needs_driver(&self) -> bool {
         let is_rccl = self.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("librccl"));
         self.memory == MemorySpace::Device.to_string() && !is_rccl
     }
 
-    /// Returns whether its ranks may be on several machines. Those of the CPU backend are on one.
+    /// Returns whether its ranks may be on several machines. The CPU backend's ranks are on one machine.
     pub(crate) fn needs_network(&self) -> bool {
         self.memory == MemorySpace::Device.to_string() && !self.file.is_cpu_backend
     }
@@ -218,8 +218,10 @@ impl Library {
             None => source.clone(),
         };
         let cuda = cuda.map(|Text(cuda)| format!(", compiled with CUDA {cuda}")).unwrap_or_default();
-        let about =
-            format!("NCCL {version}{cuda}, for {memory} memory; this program knows NCCL {}", Version::HEADER);
+        let about = format!(
+            "NCCL {version}{cuda}, for {memory} memory; this program is built for NCCL {}",
+            Version::HEADER
+        );
         let mut findings = vec![Finding::ok(place), Finding::ok(about)];
         if self.identity.size > 0 {
             findings.push(Finding::ok(format!("its file: {}", self.identity)));
@@ -248,21 +250,21 @@ impl Library {
         let (own, newer): (Vec<_>, Vec<_>) =
             missing_functions.iter().partition(|missing| missing.since.0 <= version);
         if !own.is_empty() {
-            let text = format!("the library says that it is NCCL {version}, and lacks {}", of_releases(&own));
+            let text = format!("the library says that it is NCCL {version}, and lacks {}", of_versions(&own));
             let advice = format!("install NCCL {version} or newer as NVIDIA builds it");
             let is_needed = own.iter().any(|missing| needs.is_some_and(|needs| missing.since.0 <= needs));
             let finding = if is_needed { Finding::problem } else { Finding::warning };
             findings.push(finding(text, advice));
         }
         if !newer.is_empty() {
-            findings.push(Finding::ok(format!("missing, because newer: {}", of_releases(&newer))));
+            findings.push(Finding::ok(format!("missing, because newer: {}", of_versions(&newer))));
         }
         findings
     }
 }
 
-/// Returns the number and the names of functions, with the oldest release of one.
-fn of_releases(missing: &[&Missing]) -> String {
+/// Returns the number and the names of functions, with the oldest version that has one of them.
+fn of_versions(missing: &[&Missing]) -> String {
     let since = missing.iter().map(|missing| missing.since.0).min();
     let since = since.map(|since| format!(" of NCCL {since} or later")).unwrap_or_default();
     let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
@@ -285,7 +287,7 @@ impl Tried {
         }
     }
 
-    /// Returns what is wrong with a library that exists and cannot be loaded, and what to do.
+    /// Returns the problem of a library that exists but cannot be loaded, and the advice.
     fn broken(&self) -> Option<(String, String)> {
         let path = self.path.as_ref()?;
         if let Some(absent) = self.absent_dependency() {
@@ -298,7 +300,7 @@ impl Tried {
         exists.then(|| (self.text(), format!("repair or remove {} ({})", path.display(), self.source)))
     }
 
-    /// Returns the library without which this one, which is there, cannot be loaded.
+    /// Returns the missing dependency because of which an existing library cannot be loaded.
     fn absent_dependency(&self) -> Option<&str> {
         Some(self.problem.strip_prefix("it needs ")?.split_once(", which cannot be opened")?.0)
     }

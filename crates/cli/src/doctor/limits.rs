@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, SharedMemory, System};
 
 const MIB: u64 = 1 << 20;
-/// The size of /dev/shm below which it is taken for too small; Docker's default is 64 MiB.
+/// The size below which /dev/shm counts as too small. Docker's default is 64 MiB.
 const SMALL_SHARED_MEMORY: u64 = 512 * MIB;
 /// The files in /dev/shm that the ranks of one machine may need.
 const FEW_SHARED_FILES: u64 = 256;
@@ -51,7 +51,7 @@ fn shared_memory(system: &System, settings: &Settings) -> Finding {
         let advice = "remove files there, or raise the limit: `mount -o remount,nr_inodes=100k /dev/shm`";
         return Finding::warning(format!("/dev/shm: {free_files} files of {files} can be made yet"), advice);
     }
-    let shown = size.map_or_else(|| "no limit of its own".to_owned(), in_mib);
+    let shown = size.map_or_else(|| "no own limit".to_owned(), in_mib);
     if !settings.is_on("NCCL_SHM_DISABLE") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY) {
         let text = format!("/dev/shm: {shown}, too little for several ranks of one machine");
         return Finding::warning(text, advice);
@@ -93,7 +93,7 @@ fn open_files(system: &System) -> Finding {
     Finding::warning_if(maximum.is_some_and(|maximum| maximum < FEW_FILES), text, advice)
 }
 
-/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
+/// Reads the limit of the control group or of its nearest ancestor with a limit, and the usage there, if known.
 fn limit_of_group(
     system: &System,
     controller: &str,
@@ -101,7 +101,7 @@ fn limit_of_group(
     uses: &[&str],
 ) -> Option<(u64, Option<u64>)> {
     system.control_groups(controller).iter().find_map(|group| {
-        // Version 1 has a number beyond all memory for "unlimited".
+        // In version 1, "unlimited" is a number greater than any memory size.
         let limit = system.number(group, limits).filter(|limit| *limit < 1 << 60)?;
         Some((limit, system.number(group, uses)))
     })

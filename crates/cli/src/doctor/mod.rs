@@ -1,7 +1,7 @@
 //! `nccl doctor`: reports what a job of NCCL would find on this machine, and what to do.
 //!
-//! It changes nothing. A child process loads the driver and libraries. Files and the environment are read through [`System`], which
-//! tests fabricate.
+//! It changes nothing. A child process loads the driver and libraries. Files and the environment are read through [`System`], so
+//! that tests can replace them.
 
 mod advisories;
 mod child;
@@ -106,25 +106,25 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     Report::new(search, driver, sections)
 }
 
-/// The version of the JSON, which changes if a field goes or changes its meaning.
+/// The version of the JSON. It changes if a field is removed or changes its meaning.
 const SCHEMA: u32 = 1;
 
-/// The findings. The names of the fields are a stable interface: they are those of the JSON (`docs/doctor.md`).
+/// The findings. The field names are also the names in the JSON, and are a stable interface (`docs/doctor.md`).
 #[derive(Debug, Serialize)]
 struct Report {
     schema: u32,
-    /// True if there is no problem: a job would start, and end well. False as well if that is not known.
+    /// True if there is no problem: a job would start and succeed. False if this is unknown.
     starts: bool,
     /// The library that a program loads; `null` if there is none.
     library: Option<Library>,
     /// The reason why no library was loaded.
     error: Option<String>,
-    /// The places that were searched before, with the attempts that failed; a place may be empty.
+    /// The places that were searched before, with the failed attempts; a place may be empty.
     tried: Vec<Tried>,
-    /// The release of the header that the bindings were generated from.
+    /// The version of the header that the bindings were generated from.
     header_version: String,
     driver: Driver,
-    /// All advice, that of problems first; empty if nothing is wrong.
+    /// All advice, problems first; empty if nothing is wrong.
     advice: Vec<String>,
     sections: Vec<Section>,
 }
@@ -134,7 +134,7 @@ impl Report {
         let mut found: Vec<&Finding> = sections.iter().flat_map(|section| &section.findings).collect();
         found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         let advice = found.iter().filter_map(|finding| finding.advice.clone()).collect();
-        let starts = !driver.is_unasked && found.iter().all(|finding| finding.level < Level::Problem);
+        let starts = !driver.is_unqueried && found.iter().all(|finding| finding.level < Level::Problem);
         let Search { library, error, tried, .. } = search;
         let header_version = Version::HEADER.to_string();
         Self { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
@@ -159,7 +159,7 @@ impl Report {
         }
         let summary = match self.starts {
             true => "a job would start here",
-            false if self.driver.is_unasked => "it is not known whether a job would start here",
+            false if self.driver.is_unqueried => "it is not known whether a job would start here",
             false => "a job would not start here, or not end well",
         };
         let found = || self.sections.iter().flat_map(|section| &section.findings);
@@ -173,10 +173,10 @@ impl Report {
 }
 
 fn style(level: Level) -> (Style, &'static str) {
-    let coloured = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+    let colored = |color: AnsiColor| Style::new().fg_color(Some(color.into()));
     match level {
-        Level::Ok => (coloured(AnsiColor::Green), "ok"),
-        Level::Warning => (coloured(AnsiColor::Yellow), "warning"),
-        Level::Problem => (coloured(AnsiColor::Red).bold(), "problem"),
+        Level::Ok => (colored(AnsiColor::Green), "ok"),
+        Level::Warning => (colored(AnsiColor::Yellow), "warning"),
+        Level::Problem => (colored(AnsiColor::Red).bold(), "problem"),
     }
 }

@@ -17,11 +17,11 @@ const COMM_ID: &str = "NCCL_COMM_ID";
 
 fn active_ports(system: &System) -> Vec<(String, u32)> {
     let ports = system.names("/sys/class/infiniband").into_iter().flat_map(|device| {
-        let folder = format!("/sys/class/infiniband/{device}/ports");
+        let directory = format!("/sys/class/infiniband/{device}/ports");
         let is_active = |port: &String| {
-            system.line(format!("{folder}/{port}/state")).is_some_and(|state| state.contains("ACTIVE"))
+            system.line(format!("{directory}/{port}/state")).is_some_and(|state| state.contains("ACTIVE"))
         };
-        let active = system.names(&folder).into_iter().filter(is_active);
+        let active = system.names(&directory).into_iter().filter(is_active);
         active.filter_map(|port| Some((device.clone(), port.parse().ok()?))).collect::<Vec<_>>()
     });
     ports.collect()
@@ -47,7 +47,7 @@ pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Li
     findings
 }
 
-/// Reports the interface that the library used, and the machine's interfaces where they explain it.
+/// Reports the interface that the library used, and the machine's interfaces if they explain the choice.
 fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
     let all = system.interfaces.as_deref().unwrap_or_default();
     let names: Vec<_> = all.iter().map(ToString::to_string).collect();
@@ -64,7 +64,7 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     let set = if set.is_empty() { String::new() } else { format!("with {}, ", set.join(", ")) };
     let Some(address) = library.unique_id.address else {
         let text = format!("{set}the library makes no unique id; interfaces: {shown}");
-        // The section on the library has its error.
+        // The section on the library reports the error.
         return vec![match &library.unique_id {
             id if id.ok => {
                 Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
@@ -123,7 +123,7 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     findings
 }
 
-/// Returns the address of lo by which others may reach this machine, if it has no other interface with an address.
+/// Returns the address of lo through which others may reach this machine, if no other interface has an address.
 fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
     let mut with_address = all.iter().filter(|interface| !interface.addresses.is_empty());
     let interface = with_address.next().filter(|interface| interface.name == "lo")?;
@@ -131,7 +131,7 @@ fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
     own.filter(|_| with_address.next().is_none())
 }
 
-/// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, by a simple rule: a list of prefixes.
+/// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, a list of prefixes.
 fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -> Option<Finding> {
     let value = settings.value(NAMES)?;
     let list = List::parse(value);
@@ -161,7 +161,7 @@ fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
     })
 }
 
-/// A list of prefixes, separated by commas: to exclude after `^`, of whole names after `=`.
+/// A list of prefixes, separated by commas. `^` excludes them, and `=` makes them whole names.
 struct List<'a> {
     excludes: bool,
     is_exact: bool,
@@ -175,7 +175,7 @@ impl<'a> List<'a> {
         Self { excludes, is_exact, entries: text.split(',').filter(|entry| !entry.is_empty()).collect() }
     }
 
-    /// Returns whether an entry, of which a port after `:` is ignored, matches a name.
+    /// Returns whether an entry matches a name. A port after `:` is ignored.
     fn is(&self, entry: &str, name: &str) -> bool {
         let entry = entry.split(':').next().unwrap_or_default();
         if self.is_exact { name == entry } else { name.starts_with(entry) }
@@ -227,7 +227,7 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::ok(format!("RDMA devices with a link: {shown}")));
         return findings;
     };
-    // NCCL's log has its choice only once a communicator exists, so this is a rule: prefixes of names, with ports.
+    // NCCL logs its choice only when it creates a communicator, so this applies its rule: prefixes of names, with ports.
     let list = List::parse(value);
     let is_port = |entry: &str, port: u32| {
         let wanted = entry.split(':').nth(1).filter(|wanted| !wanted.is_empty());
@@ -258,7 +258,7 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Judges whether network cards can reach GPU memory: by a module, or by DMA-BUF, which kernels have since 5.12.
+/// Judges whether network cards can access GPU memory: through a kernel module, or through DMA-BUF (Linux 5.12 and newer).
 fn direct(system: &System) -> Finding {
     let module = ["nvidia_peermem", "nv_peer_mem"]
         .into_iter()
@@ -278,17 +278,20 @@ fn direct(system: &System) -> Finding {
 }
 
 const RAS_ADDRESS: &str = "localhost:28028";
-/// The time to wait for a connection, and for its answer. A stopped process accepts connections and never answers.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
+/// The time limit for a connection, and for its reply. A stopped process accepts connections and never responds.
+const REPLY_LIMIT: Duration = Duration::from_millis(100);
 const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Judges the port at which a running job answers questions.
+/// Judges the port on which a running job serves RAS requests.
 pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
-        return vec![Finding::ok(format!("{}: jobs answer no questions", settings.text("NCCL_RAS_ENABLE")))];
+        return vec![Finding::ok(format!(
+            "{}: jobs do not serve RAS requests",
+            settings.text("NCCL_RAS_ENABLE")
+        ))];
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
-    let advice = "give each job a port of its own by NCCL_RAS_ADDR=localhost:PORT";
+    let advice = "give each job its own port with NCCL_RAS_ADDR=localhost:PORT";
     let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
         let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
         return vec![Finding::warning(format!("no address of {address}; {expected}"), advice)];
@@ -297,21 +300,23 @@ pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
     let text = match state {
         RasPort::Unknown => format!("{address} cannot be reached, so it is not known whether it is free"),
         RasPort::Free => format!("{address} is free"),
-        RasPort::Ras => format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"),
+        RasPort::Ras => {
+            format!("an NCCL job listens at {address}: query it with `nccl ras --addr {address}`")
+        }
         RasPort::Silent => {
-            format!("at {address}, something accepts connections and does not answer as NCCL's RAS")
+            format!("at {address}, something accepts connections and does not respond as NCCL's RAS")
         }
     };
     vec![Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)]
 }
 
-/// Returns the addresses of a host; `None` if there is none, or if its name server does not answer in time.
+/// Returns the addresses of a host; `None` if there is none, or if the name server does not respond before the deadline.
 fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
     let (sender, receiver) = mpsc::channel();
     let address = address.to_owned();
     thread::spawn(move || {
         let addresses = address.to_socket_addrs().map(Iterator::collect);
-        // The receiver may have gone.
+        // The receiver may have timed out.
         let _ = sender.send(addresses);
     });
     receiver.recv_timeout(RESOLVED_WITHIN).ok()?.ok()
@@ -327,16 +332,16 @@ enum RasPort {
 }
 
 fn state_of(address: &SocketAddr) -> RasPort {
-    let mut stream = match TcpStream::connect_timeout(address, ANSWERED_WITHIN) {
+    let mut stream = match TcpStream::connect_timeout(address, REPLY_LIMIT) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return RasPort::Free,
         Err(_) => return RasPort::Unknown,
     };
-    let mut answer = [0; 16];
-    let asked = stream
-        .set_read_timeout(Some(ANSWERED_WITHIN))
-        .and_then(|()| stream.set_write_timeout(Some(ANSWERED_WITHIN)))
+    let mut reply = [0; 16];
+    let replied = stream
+        .set_read_timeout(Some(REPLY_LIMIT))
+        .and_then(|()| stream.set_write_timeout(Some(REPLY_LIMIT)))
         .and_then(|()| stream.write_all(b"CLIENT PROTOCOL 2\n"))
-        .and_then(|()| stream.read_exact(&mut answer));
-    if asked.is_ok() && answer.starts_with(b"SERVER PROTOCOL ") { RasPort::Ras } else { RasPort::Silent }
+        .and_then(|()| stream.read_exact(&mut reply));
+    if replied.is_ok() && reply.starts_with(b"SERVER PROTOCOL ") { RasPort::Ras } else { RasPort::Silent }
 }

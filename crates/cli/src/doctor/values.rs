@@ -1,6 +1,6 @@
-//! The values of variables, against what NCCL reads in them.
+//! Checks of variables' values against NCCL's parsers.
 //!
-//! NCCL parses most variables when it makes a communicator, which needs a GPU. These are rules, from its source code.
+//! NCCL parses most variables when it creates a communicator, which needs a GPU. These rules are derived from its source code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::settings::{Setting, integer, taken_literally};
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
 const FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
-/// Integers among the variables that have no default in the table.
+/// The integer variables without a default in the table.
 const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
 
 pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
@@ -30,11 +30,11 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
     for (name, setting) in settings.iter() {
         let fault = match name.starts_with("LIBNCCL_CPU_") {
             true if !known.is_cpu => None,
-            // The CPU backend reports some itself.
+            // The CPU backend reports some mistakes itself.
             true if library.is_some_and(|library| library.probe.rejects(name)) => None,
             true if name == REPORT => examined.output(&setting.value),
             true => of_cpu_backend(name, &setting.value),
-            // Quotes, spaces and comments are found elsewhere.
+            // Quotes, spaces and comments are reported elsewhere.
             false if !is_read(name) || taken_literally(&setting.value).is_some() => None,
             false => examined.judge(name, setting),
         };
@@ -127,7 +127,7 @@ impl Examined<'_> {
             _ if self.system.exists(value) => "this user cannot read the file",
             _ => "there is no such file",
         };
-        // Without a topology NCCL detects one; without graphs it fails.
+        // Without a topology file, NCCL detects the topology. Without a graph file, it fails.
         let fault = if name == "NCCL_GRAPH_FILE" { Finding::problem } else { Finding::warning };
         Some(fault(text, format!("correct the name, or unset {name}")))
     }
@@ -177,7 +177,7 @@ impl Examined<'_> {
             let fault = || Finding::problem(text, "unset NCCL_NET, or set it to Socket");
             return (!network::has_rdma(self.system, self.settings)).then(fault);
         }
-        // A plugin that can be loaded may have the name.
+        // A loadable plugin may have this name.
         let has_plugin =
             self.settings.value("NCCL_NET_PLUGIN").is_none_or(|plugin| !plugin.eq_ignore_ascii_case("none"));
         let text = "no communicator can be made, as NCCL has the networks IB and Socket, and NCCL_NET_PLUGIN excludes others";
@@ -230,7 +230,7 @@ fn level(value: &str) -> Option<Finding> {
     }
 }
 
-/// Returns whether a parameter's value is not the variable's, whatever the case and the order of words.
+/// Returns whether a parameter's value differs from the variable's, ignoring case and the order of words.
 fn differs(value: &str, read: &str) -> bool {
     let words = |text: &str| {
         let mut words: Vec<_> = text.split(',').map(|word| word.trim().to_ascii_uppercase()).collect();
@@ -239,7 +239,7 @@ fn differs(value: &str, read: &str) -> bool {
     };
     let is_one_of = |words: &[&str; 3], text: &str| words.iter().any(|word| word.eq_ignore_ascii_case(text));
     let switches = [["1", "T", "TRUE"], ["0", "F", "FALSE"]];
-    // What these leave to NCCL is not compared.
+    // Values that let NCCL choose are not compared.
     let is_open = value.starts_with('^') || value.to_ascii_uppercase().contains("ALL") || value.contains('%');
     let is_same_switch = switches.iter().any(|words| is_one_of(words, value) && is_one_of(words, read));
     !is_open && !is_same_switch && words(value) != words(read)

@@ -1,4 +1,4 @@
-//! The variables that are set, against those that the library knows, and the configuration files of NCCL.
+//! Checks of set variables against the library's variables, and of NCCL's configuration files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use super::{Examined, values};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
 
-/// Variables of this project that no library has.
+/// Variables of this project that no library reads.
 const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
-/// The likeness from which on a name counts as misspelt.
+/// The similarity from which a name counts as misspelled.
 const LIKE: f64 = 0.7;
 
-/// Switches for the search of faults, which cost speed.
+/// Debugging switches, which cost performance.
 const SLOW: [(&str, &str); 3] = [
     ("NCCL_P2P_DISABLE", "GPUs do not reach each other directly"),
     ("NCCL_SHM_DISABLE", "processes of one machine use the network"),
@@ -33,7 +33,7 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
             findings.push(Finding::warning(text, advice));
         }
     }
-    // The section on files has theirs.
+    // Variables from files are in the section on files.
     let environment = settings.iter().filter(|(_, setting)| setting.origin == Origin::Environment);
     findings.extend(environment.filter_map(|(name, setting)| {
         // The default of the format ends with a space.
@@ -49,7 +49,7 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
         let set = settings.iter().count();
         findings.push(match names.len() {
             0 => Finding::ok(format!("set: {set}; there is no library to compare them with")),
-            known => Finding::ok(format!("set: {set}; the library knows {known}, which `nccl env` lists")),
+            known => Finding::ok(format!("set: {set}; the library has {known}, which `nccl env` lists")),
         });
     }
     let log = library.map(|library| library.probe.set_by_environment()).unwrap_or_default();
@@ -65,7 +65,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
     }
     let is_others =
         KNOWN.builds.contains(name) || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix));
-    // Of a name with spaces, which a file alone can have, the section on files tells.
+    // Only a file can have a name with spaces, and the section on files reports it.
     if known.is_empty()
         || known.contains(name)
         || name.contains(char::is_whitespace)
@@ -75,10 +75,10 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
     {
         return None;
     }
-    let text = format!("{}: the library does not know this variable, and ignores it", settings.text(name));
+    let text = format!("{}: the library does not have this variable, and ignores it", settings.text(name));
     let nearest = nearest(name, known);
     let is_lowercase = name.starts_with(|first: char| first.is_lowercase());
-    // Names in lower case are NCCL's only if they are the same otherwise.
+    // A lower-case name counts as NCCL's only if it differs in nothing else.
     if is_lowercase && nearest != Some(&name.to_ascii_uppercase()) {
         return None;
     }
@@ -91,7 +91,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
     }
 }
 
-/// Returns the known name that is most like `name`, if one is like it.
+/// Returns the known name that is most similar to `name`, if any is similar.
 pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let stem = |name: &str| {
         let name = name.to_ascii_uppercase();
@@ -134,7 +134,7 @@ pub(super) fn files(
     findings
 }
 
-/// Returns the findings about a file, of which the library did not read the names in `unread`.
+/// Returns the findings about a file. The library did not read the names in `unread`.
 fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
@@ -177,7 +177,7 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
         for part in of_name.into_iter().chain(taken_literally(value)) {
             findings.push(Finding::warning(
                 format!("{path}: {name}={value:?}: {part}"),
-                "write NAME=VALUE, without spaces, quotes and `export`, comments on lines of their own, and lines that end \
+                "write NAME=VALUE, without spaces, quotes and `export`, comments on separate lines, and lines that end \
                  as on Linux",
             ));
         }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use super::finding::{Agreement, Finding, Kind, name_ranks};
 use super::recording::{Job, Rank, Record};
 
-/// Returns the first collective of a communicator that its ranks did not call alike.
+/// Returns the first collective of a communicator whose calls differ between ranks.
 pub(super) fn divergence(job: &Job) -> Option<Finding> {
-    // Collectives that a ring has lost are taken for equal: what follows would not have its number otherwise.
+    // Collectives that a ring has overwritten count as equal, because the following numbers agree.
     let first = job.ranks.values().map(Rank::first_collective).max()?;
     let from_first = |recorded| Rank::collectives(recorded).skip_while(move |(number, _)| *number < first);
     let mut ranks: Vec<_> =
         job.ranks.iter().map(|(rank, recorded)| (*rank, from_first(recorded).peekable())).collect();
     let (mut calls, mut agreement) = (Vec::with_capacity(ranks.len()), None);
-    // All ranks go on together, so that each record is looked at once.
+    // All ranks advance together, so that each record is visited only one time.
     let number = loop {
         let number = ranks.iter_mut().filter_map(|(_, own)| Some(own.peek()?.0)).min()?;
         calls.clear();
@@ -45,7 +45,7 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
     Some(finding)
 }
 
-/// Returns the call that most ranks have made; of equally many, that of the lowest rank.
+/// Returns the call of most ranks; in a tie, the call of the lowest rank.
 fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
     let mut votes: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
     for call in calls.values() {
@@ -54,11 +54,11 @@ fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
     calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
 }
 
-/// The part that the calls of one collective have in common: operation, type, root, and the elements.
+/// The properties that all ranks' calls of one collective share: operation, type, root, and number of elements.
 type Identity<'a> = (&'a str, Option<&'a str>, Option<usize>, Option<[u64; 2]>);
 
 fn identity(call: &Record) -> Identity<'_> {
-    // With a count for each rank, the ranks' own numbers differ.
+    // In vector collectives, the numbers of elements differ between ranks.
     let is_vector = call.kind().ends_with("_v");
     let elements = (!is_vector).then_some([call.sent, call.received]);
     (call.kind(), call.data_type.as_deref(), call.peer, elements)
@@ -80,7 +80,7 @@ fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
     Some((first.1, first.2))
 }
 
-/// A collective that not all ranks have called alike.
+/// A collective whose calls differ between ranks.
 struct Place<'a> {
     job: &'a Job,
     number: u64,
@@ -89,7 +89,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Some ranks have called it, and the others have not.
+    /// Returns the finding for a collective that only some ranks have called.
     fn count_differs(&self, missing: Vec<usize>) -> Finding {
         let &Self { job, number, usual, calls } = self;
         let called: Vec<usize> = calls.keys().copied().collect();
@@ -103,14 +103,14 @@ impl Place<'_> {
             let problem = format!("{} {verb} not called collective {number}, {usual}", name_ranks(&missing));
             (Kind::MissingCall, missing, problem)
         };
-        // Those that did not come are in another call, perhaps.
+        // The other ranks may be in another call.
         let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
         let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
         all.sort_by_key(|(rank, _)| *rank);
         Finding::new(job, kind, ranks, problem, all)
     }
 
-    /// All that have called a collective of this number have not called the same. `following` has their calls of the next one.
+    /// Returns the finding for different calls with this number. `following` has the calls of the next collective.
     fn call_differs(&self, following: &BTreeMap<usize, &Record>, others: Vec<usize>) -> Finding {
         let &Self { job, number, usual, calls } = self;
         let next = |rank: &usize| following.get(rank).copied();

@@ -4,22 +4,22 @@ use serde::Serialize;
 
 use super::recording::{Job, Record, State};
 
-/// The ranks that a sentence names at most.
+/// The maximum number of ranks that a sentence names.
 pub(super) const NAMED: usize = 32;
 
-/// A place where the ranks of a communicator diverged.
+/// A point at which the ranks of a communicator diverged.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) communicator: String,
     pub(super) kind: Kind,
-    /// The ranks that are to blame; of those without a recording the first [`NAMED`].
+    /// The ranks that are to blame; at most the first [`NAMED`] ranks without a recording.
     pub(super) ranks: Vec<usize>,
     /// The number of the others.
     pub(super) more_ranks: usize,
-    /// The number of the collective at which they diverged; `null` for messages.
+    /// The number of the collective at which they diverged; `null` for point-to-point operations.
     pub(super) collective: Option<u64>,
     pub(super) problem: String,
-    /// The calls of the ranks at this place, of those that have one.
+    /// The ranks' calls at this point, if any.
     pub(super) calls: Vec<Call>,
     pub(super) last_agreement: Option<Agreement>,
 }
@@ -35,11 +35,11 @@ pub(super) enum Kind {
     OtherSize,
     OtherRoot,
     OtherOrder,
-    /// The ranks wait for each other on several communicators, or in a collective and a message.
+    /// The ranks wait for each other on several communicators, or in a collective and a point-to-point operation.
     CircularWait,
     UnmatchedMessage,
     OtherMessage,
-    /// A call that did not return, although all ranks made it, or each send has its receive.
+    /// A call that did not return, although all ranks made it, or each send has a receive.
     NotCompleted,
 }
 
@@ -75,12 +75,12 @@ impl Finding {
     }
 }
 
-/// Returns `rank 1`, `ranks 1, 2 and 5`, or of many `ranks 1, 2, 5 and 7 more`.
+/// Returns `rank 1`, `ranks 1, 2 and 5`, or for many ranks `ranks 1, 2, 5 and 7 more`.
 pub(super) fn name_ranks(ranks: &[usize]) -> String {
     name_first_ranks(ranks, ranks.len())
 }
 
-/// Returns the same for so many ranks, of which these are the first.
+/// Returns the same for `count` ranks, of which these are the first.
 pub(super) fn name_first_ranks(ranks: &[usize], count: usize) -> String {
     let mut names: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
     if count > names.len() {

@@ -1,4 +1,4 @@
-//! Recordings of running processes, each of which is sent the signal on which it writes one.
+//! Recordings of running processes, requested with a signal.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,18 +21,18 @@ use crate::{file, output};
 /// A process that writes a recording on a signal.
 struct Rank {
     id: i32,
-    /// The process, and not another one that has got its id.
+    /// Refers to this process even if another process gets its id.
     process: OwnedFd,
     signal: Signal,
     prefix: PathBuf,
-    /// The id in the process's own namespace, which is in the file.
+    /// The id in the process's own PID namespace, which the file contains.
     own_id: u32,
 }
 
-/// A process that was not told to write recordings on a signal.
+/// A process that is not configured to write recordings on a signal.
 #[derive(Debug, Error)]
 #[error("process {id} writes no recording on a signal: {name} is not set")]
-struct NotAsked {
+struct NoVariable {
     id: i32,
     name: &'static str,
 }
@@ -43,8 +43,8 @@ struct Head {
     time_ns: u64,
 }
 
-/// Returns the files that the processes, or those that they have started, write within the `limit`. Those that do not are
-/// named on stderr; an error if there are no others.
+/// Returns the files that the processes or their descendants write within `limit`. Processes that write none are named on stderr.
+/// Fails if no process writes one.
 pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
     let mut ranks = Vec::new();
     for process in processes {
@@ -55,7 +55,7 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     ranks.retain(|rank| {
         let sent = pidfd_send_signal(&rank.process, rank.signal);
         let problem = sent.err().map(|error| match error {
-            Errno::SRCH => format!("process {} is gone", rank.id),
+            Errno::SRCH => format!("process {} has exited", rank.id),
             error => format!("process {} cannot be sent a signal: {error}", rank.id),
         });
         problems.extend(problem.clone());
@@ -86,8 +86,8 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Returns the process if it writes recordings on a signal, else those of its descendants that do, as of a launcher. The
-/// problem, if there are none, is that of a process that was to write some.
+/// Returns the process if it writes recordings on a signal, or else its descendants that do, as for a launcher. If there are none,
+/// the error is preferably about a process that is configured to write recordings.
 fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     let mut problem = match Rank::open(id) {
         Ok(rank) => return Ok(vec![rank]),
@@ -97,7 +97,7 @@ fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     for child in children(id) {
         match find_ranks(child) {
             Ok(found) => ranks.extend(found),
-            Err(of_child) if problem.is::<NotAsked>() && !of_child.is::<NotAsked>() => problem = of_child,
+            Err(of_child) if problem.is::<NoVariable>() && !of_child.is::<NoVariable>() => problem = of_child,
             Err(_) => {}
         }
     }
@@ -112,7 +112,7 @@ fn children(id: i32) -> Vec<i32> {
 
 impl Rank {
     fn open(id: i32) -> Result<Self> {
-        let gone = || anyhow!("process {id} is gone");
+        let gone = || anyhow!("process {id} has exited");
         let process = Pid::from_raw(id).filter(|_| id > 0).ok_or_else(gone)?;
         let process = pidfd_open(process, PidfdFlags::empty()).map_err(|error| match error {
             Errno::SRCH => gone(),
@@ -120,7 +120,7 @@ impl Rank {
         })?;
         let environment = fs::read(format!("/proc/{id}/environ"))
             .with_context(|| format!("the environment of process {id} cannot be read"))?;
-        let value = |name| variable(&environment, name).ok_or(NotAsked { id, name });
+        let value = |name| variable(&environment, name).ok_or(NoVariable { id, name });
         let name = value(RECORDER_SIGNAL)?;
         let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
             Some("USR1") => Signal::USR1,
@@ -142,19 +142,19 @@ impl Rank {
                 name.display()
             );
         }
-        let folder = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
+        let directory = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
         let own_id = field(&status, "NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok());
         let own_id = own_id.unwrap_or(id.unsigned_abs());
-        Ok(Self { id, process, signal, prefix: folder.join(file), own_id })
+        Ok(Self { id, process, signal, prefix: directory.join(file), own_id })
     }
 
-    /// Returns the recording that was written since then.
+    /// Returns the recording if it was written after this time.
     fn file(&self, since: Duration) -> Option<PathBuf> {
-        let (folder, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
-        let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+        let (directory, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
+        let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
         let mut files = files.filter(|file| is_recording(file, name));
         files.find(|path| {
-            // Not yet complete, if it cannot be read.
+            // If it cannot be read, it is not complete yet.
             let head = file::read(path).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
             head.is_some_and(|head| {
                 head.process == self.own_id && u128::from(head.time_ns) >= since.as_nanos()
@@ -163,7 +163,7 @@ impl Rank {
     }
 }
 
-/// Returns `true` for a path that begins so, and ends in a number and `.json`.
+/// Returns whether a path is the prefix followed by a number and `.json`.
 fn is_recording(file: &Path, prefix: &OsStr) -> bool {
     let name = file.file_name().unwrap_or_default().as_bytes();
     let number = name.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.strip_suffix(b".json"));
@@ -177,7 +177,7 @@ fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     Some(OsString::from_vec(value))
 }
 
-/// Returns `true` if a process has the thread that writes recordings, which one that forks does not pass on.
+/// Returns whether a process has the thread that writes recordings. A forked child does not inherit it.
 fn has_thread(id: i32) -> bool {
     let mut threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     threads.any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))

@@ -3,7 +3,7 @@
 mod collectives;
 mod finding;
 mod live;
-mod messages;
+mod point_to_point;
 mod pytorch;
 mod recording;
 mod timeline;
@@ -41,7 +41,7 @@ struct DiffArguments {
     /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Ask the ranks that run as process PID, or below it if it is their launcher, for their recordings; may be repeated
+    /// Request the recordings of the ranks that run as process PID, or below it if it is their launcher; may be repeated
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
     /// Time that these ranks have to write their recordings
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
     }
 }
 
-/// The outcome, with the names of the JSON.
+/// The outcome. The field names are also the names in the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     communicators: Vec<Summary>,
@@ -113,7 +113,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     } else {
         print(&jobs, &report.findings)?;
     }
-    // After the result, as it may fail.
+    // After the result, because it may fail.
     if let Some(file) = &arguments.html {
         file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
     }
@@ -143,19 +143,19 @@ fn print(jobs: &[Job], findings: &[Finding]) -> Result<()> {
 
 fn compare(jobs: &[Job]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = jobs.iter().filter_map(missing_ranks).collect();
-    // A wait in a circle has missing calls and messages as a consequence.
+    // A circular wait causes missing calls and unmatched sends and receives.
     if let Some(circular) = waits::circular(jobs) {
         findings.push(circular);
         return findings;
     }
     for job in jobs {
         let collective = collectives::divergence(job);
-        let messages = messages::divergences(job);
-        if collective.is_none() && messages.is_empty() && job.ranks.len() == job.size {
+        let unmatched = point_to_point::divergences(job);
+        if collective.is_none() && unmatched.is_empty() && job.ranks.len() == job.size {
             findings.extend(not_completed(job));
         }
         findings.extend(collective);
-        findings.extend(messages);
+        findings.extend(unmatched);
     }
     findings
 }
@@ -164,7 +164,7 @@ fn different_libraries(job: &Job) -> Option<String> {
     let mut users: BTreeMap<_, (Vec<usize>, &LibraryFile)> = BTreeMap::new();
     for (rank, recorded) in &job.ranks {
         let Some(library) = &recorded.library else { continue };
-        // With a build id, there is no hash.
+        // A library with a build id has no hash.
         let contents = (library.size, &library.build_id, &library.hash);
         if library.build_id.is_some() || library.hash.is_some() {
             users.entry(contents).or_insert_with(|| (vec![], library)).0.push(*rank);
@@ -182,12 +182,12 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     }
     let missing: Vec<usize> = job.missing().flatten().take(NAMED).collect();
     let (names, size) = (name_first_ranks(&missing, count), job.size);
-    let problem = format!("there is no recording of {names} of {size}: dead, or not asked for one");
+    let problem = format!("there is no recording of {names} of {size}: dead, or none was requested");
     let more_ranks = count - missing.len();
     Some(Finding { more_ranks, ..Finding::new(job, Kind::MissingRank, missing, problem, job.open_calls()) })
 }
 
-/// Returns the call from which some ranks have not returned, although others have done their part.
+/// Returns the call that has not returned on some ranks, although no rank is missing in it.
 fn not_completed(job: &Job) -> Option<Finding> {
     let (_, record) = job.open_calls().next()?;
     let ranks: Vec<usize> = job.open_calls().map(|(rank, _)| rank).collect();

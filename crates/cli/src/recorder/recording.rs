@@ -1,4 +1,4 @@
-//! The recordings of a job, as `libnccl` writes them: docs/hangs.md has the schema.
+//! The recordings of a job, in libnccl's format: docs/hangs.md has the schema.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ struct Recording {
     communicators: Vec<Communicator>,
 }
 
-/// The file of a process's NCCL.
+/// The NCCL file of a process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct LibraryFile {
     path: String,
@@ -52,14 +52,14 @@ pub(super) struct Process {
 /// The operations of one rank on a communicator.
 #[derive(Debug, Deserialize)]
 struct Communicator {
-    /// An id that all ranks share; `None` if the library could not tell.
+    /// An id that all ranks share; `None` if the library did not provide one.
     id: Option<String>,
     name: Option<String>,
     rank: usize,
     size: usize,
     /// The number of the last operation, before the records were read.
     count: Option<u64>,
-    /// The oldest first. The ring may have lost those before.
+    /// The oldest first. The ring may have overwritten earlier ones.
     records: Vec<Record>,
 }
 
@@ -67,17 +67,17 @@ struct Communicator {
 pub(super) struct Record {
     /// The number on this rank, from 1.
     pub(super) number: u64,
-    /// The number among the collectives, from 1. Without it, the operation would be one that no rank waits in.
+    /// The number among the collectives, from 1. An operation without a number is not compared.
     #[serde(deserialize_with = "Option::deserialize")]
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
-    /// The function of a program in C, or in a language that calls C.
+    /// The C function, for a program in C or in a language that calls C.
     #[serde(default)]
     function: Option<String>,
     pub(super) data_type: Option<String>,
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// The root, or the rank at the other end.
+    /// The root or the peer.
     pub(super) peer: Option<usize>,
     /// The rank from which a `send_recv` receives.
     #[serde(default)]
@@ -105,12 +105,12 @@ pub(super) enum State {
     Called,
     Queued,
     Completed,
-    /// The call returned an error, as after a timeout.
+    /// The call returned an error, for example after a timeout.
     Failed,
 }
 
 impl State {
-    /// Returns `true` if the operation did not complete, and its rank has waited for others, or still does.
+    /// Returns whether the operation did not complete, and its rank waited or still waits for others.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Self::Called | Self::Failed)
     }
@@ -129,37 +129,37 @@ pub(super) struct Job {
 pub(super) struct Rank {
     pub(super) process: Rc<Process>,
     pub(super) library: Option<Rc<LibraryFile>>,
-    /// By number, which rises.
+    /// In increasing order of numbers.
     pub(super) records: Vec<Record>,
     /// The numbers of the first and the last collective, if there are any.
     collectives: Option<(u64, u64)>,
-    /// The index of the first operation that is called and not completed.
+    /// The index of the first operation that was called but not completed.
     open: Option<usize>,
     /// Nanoseconds since 1970.
     read: u64,
 }
 
-/// The jobs that files are of.
+/// The jobs of the files.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
-    /// One for each communicator.
+    /// One job per communicator.
     pub(super) jobs: Vec<Job>,
-    /// The files that are not compared, each with the reason.
+    /// The files that are not compared, with the reasons.
     pub(super) left_out: Vec<String>,
-    /// Set if one of these may be a recording: not one of other JSON.
+    /// Set if one of these files may be a recording, and not other JSON.
     pub(super) lacks_some: bool,
 }
 
-/// A file with a recording, perhaps.
+/// A file that may have a recording.
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
-    /// Set if the user named it, and not its directory.
+    /// Set if the user named the file itself, not its directory.
     pub(super) is_named: bool,
-    /// What it contains, or why it cannot be read.
+    /// The contents, or the error.
     pub(super) bytes: Result<Vec<u8>>,
 }
 
-/// Reads the files, those of directories that may be recordings, and files that ranks have `written`.
+/// Reads the files, possible recordings in the directories, and files that ranks have `written`.
 pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec<Candidate>> {
     let read = |(path, is_named): (PathBuf, bool)| {
         let bytes = file::read(&path).with_context(|| format!("cannot read {}", path.display()));
@@ -169,8 +169,8 @@ pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec
     Ok(files(paths)?.into_iter().chain(written).map(read).collect())
 }
 
-/// Compares the recordings of libnccl's. A file that is none is an error if the user named it; else it is left out, unless nothing
-/// remains.
+/// Parses libnccl's recordings. Any other file is an error if the user named it, or if there are no recordings; otherwise it is
+/// left out.
 pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
     for Candidate { path, is_named, bytes } in candidates {
@@ -216,10 +216,12 @@ impl Recordings {
     }
 }
 
-/// Returns of each recording whether it is of an earlier job: it was written, as were all that share a communicator with it or
-/// with one of these, before another recording has its first operation. Of a ring that has lost that one, nothing follows.
+/// Returns for each recording whether it is from an earlier job.
+///
+/// It is if it was written before the first operation of another recording, and so were all recordings that share a communicator
+/// with it, directly or indirectly. A ring that has overwritten its first operation proves nothing.
 fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
-    // The recordings that share communicators have the least number of theirs.
+    // Recordings that share communicators get the smallest index among them.
     let mut groups: Vec<usize> = (0..recordings.len()).collect();
     loop {
         let before = groups.clone();
@@ -252,7 +254,7 @@ fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
     groups.iter().map(is_earlier).collect()
 }
 
-/// Returns `true` for JSON that is complete, and of something else.
+/// Returns whether a text is complete JSON of another kind.
 fn is_foreign(text: &[u8]) -> bool {
     serde_json::from_slice::<Value>(text).is_ok_and(|value| value["format"] != FORMAT)
 }
@@ -261,7 +263,7 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Returns the files, and whether the paths name them.
+/// Returns the files, and whether the paths name them directly.
 fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
     let mut files = Vec::new();
     for path in paths {
@@ -289,7 +291,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
     Ok(files)
 }
 
-/// The rank of a process on a communicator, which has no others yet.
+/// A rank of a process on a communicator, before it is merged with other ranks.
 type Own = (Job, usize, Rank);
 
 fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
@@ -315,7 +317,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
     own.collect::<Result<Vec<Own>>>().with_context(|| path.display().to_string())
 }
 
-/// Adds the ranks of a recording to the jobs, whose indices are `known` by their ids: all of them or, if one cannot be, none.
+/// Adds the ranks of a recording to the jobs: either all or, on an error, none. `known` has the indices of the jobs by id.
 fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, all: Vec<Own>, path: &Path) -> Result<()> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for (job, rank, _) in &all {
@@ -330,7 +332,7 @@ fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, all: Vec<Own>, 
             jobs.len() - 1
         });
         let job = &mut jobs[index];
-        // Of two recordings of one rank, that with more operations; of equal ones the older, in which calls still wait.
+        // Of two recordings of one rank, keeps the one with more operations; in a tie the older one, in which calls still wait.
         let order = |rank: &Rank| (rank.records.last().map_or(0, |record| record.number), Reverse(rank.read));
         match job.ranks.get(&rank) {
             Some(old) if order(old) >= order(&new) => {}
@@ -341,12 +343,12 @@ fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, all: Vec<Own>, 
 }
 
 impl Job {
-    /// Returns the operations that are called and not completed, the first of each rank that has one.
+    /// Returns each rank's first operation that was called but not completed, if any.
     pub(super) fn open_calls(&self) -> impl Iterator<Item = (usize, &Record)> {
         self.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)))
     }
 
-    /// Returns the ranks that have no recording: not each on its own, as there may be any number.
+    /// Returns the ranks without a recording as ranges, because there may be any number.
     pub(super) fn missing(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         self.ranks.keys().copied().chain([self.size]).filter_map(move |end| {
@@ -380,7 +382,7 @@ impl fmt::Display for Job {
 }
 
 impl Rank {
-    /// Returns a rank with these records. Fails if their numbers do not rise, as those of a recorder do.
+    /// Returns a rank with these records. Fails if their numbers do not increase.
     fn new(process: Rc<Process>, count: Option<u64>, records: Vec<Record>, read: u64) -> Result<Self> {
         let (mut last, mut collectives, mut open) = (0, None, None);
         for (index, Record { number, collective, state, .. }) in records.iter().enumerate() {
@@ -396,7 +398,7 @@ impl Rank {
             }
         }
         if let Some(count) = count {
-            // Else the rank would seem to have called nothing.
+            // Otherwise the rank would seem to have called nothing.
             ensure!(
                 count == 0 || !records.is_empty(),
                 "count {count}: expected a record of the last operation at least"
@@ -409,7 +411,7 @@ impl Rank {
         Ok(Self { process, library: None, records, collectives, open, read })
     }
 
-    /// Returns the collectives that the ring still has, with their numbers, which rise.
+    /// Returns the recorded collectives with their increasing numbers.
     pub(super) fn collectives(&self) -> impl Iterator<Item = (u64, &Record)> {
         self.records.iter().filter_map(|record| Some((record.collective?, record)))
     }
@@ -418,24 +420,24 @@ impl Rank {
         self.collectives.map_or(0, |(_, last)| last)
     }
 
-    /// Returns the number of the first collective that the ring still has.
+    /// Returns the number of the first recorded collective.
     pub(super) fn first_collective(&self) -> u64 {
         self.collectives.map_or(1, |(first, _)| first)
     }
 
-    /// Returns `true` if the ring has lost no operation.
+    /// Returns whether the ring has not overwritten any operation.
     pub(super) fn is_whole(&self) -> bool {
         self.records.first().is_none_or(|record| record.number == 1)
     }
 
-    /// Returns the first operation that is called and not completed.
+    /// Returns the first operation that was called but not completed.
     pub(super) fn open_call(&self) -> Option<&Record> {
         self.records.get(self.open?)
     }
 }
 
 impl Record {
-    /// Returns the operation without its form: in place or not is each rank's own matter.
+    /// Returns the operation's name without its form: ranks may differ in whether they call it in place.
     pub(super) fn kind(&self) -> &str {
         self.operation.strip_suffix("_in_place").unwrap_or(&self.operation)
     }

@@ -12,7 +12,7 @@ const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;
 
-/// Returns the page: the findings and the files that are left out, then for each communicator a row for each rank.
+/// Returns the page: the findings, the omitted files, and for each communicator a row per rank.
 pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> String {
     let mut text = String::new();
     if findings.is_empty() {
@@ -35,7 +35,7 @@ fn chart(job: &Job) -> String {
         records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten()
     };
     let (start, end) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
-    // What has not returned lasts until the end, which is drawn a little later.
+    // Calls that have not returned last until the end, which is drawn slightly later.
     let span = ((end - start) as f64).max(1000.0) * 1.05;
     let x = |time: u64| LEFT + (time.saturating_sub(start)) as f64 / span * (WIDTH - LEFT - 10.0);
     let rows = rows(job);
@@ -72,7 +72,7 @@ fn chart(job: &Job) -> String {
     svg + "</svg>"
 }
 
-/// Returns the label and the records of each row: that of a rank, or of all ranks without a recording between two others.
+/// Returns the label and the records of each row. Consecutive ranks without a recording share one row.
 fn rows(job: &Job) -> Vec<(String, &[Record])> {
     let label = |gap: &Range<usize>| match gap.len() {
         1 => format!("rank {}: no recording", gap.start),
@@ -93,12 +93,12 @@ fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
         State::Queued => "queued",
         State::Completed => "done",
     };
-    let message = if record.collective.is_none() { " message" } else { "" };
+    let p2p = if record.collective.is_none() { " p2p" } else { "" };
     let number = record.collective.map_or_else(String::new, |number| format!("collective {number}: "));
     let site = record.site.as_ref().map_or_else(String::new, |site| format!("\n{site}"));
     let title = in_xml(&format!("{number}{record}{site}"));
     format!(
-        "<rect class=\"{class}{message}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\">\
+        "<rect class=\"{class}{p2p}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\">\
          <title>{title}</title></rect>",
         y + 4.0
     )

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
 use super::finding::{Finding, Kind, name_ranks};
-use super::messages::Messages;
+use super::point_to_point::PointToPoint;
 use super::recording::{Job, Process, Rank, Record};
 
-/// The maker of calls, one after another: a process, or one of its ranks if it has several on a communicator.
+/// A sequential caller: a process, or one of its ranks if it has several on a communicator.
 type Caller<'a> = (&'a Process, Option<usize>);
 
 /// A call that has not returned.
@@ -18,13 +18,13 @@ struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Returns what ranks that are in the same call have in common.
+    /// Returns the identity of the call, which is equal for all ranks in the same call.
     fn call(&self) -> (&'a str, Option<u64>, &'a str) {
         (self.job.id.as_str(), self.record.collective, self.record.kind())
     }
 }
 
-/// Returns the finding for the callers that wait for each other, if there are any, and if they are not all in one call.
+/// Returns the finding for callers that wait for each other and are not all in one call, if there are any.
 pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     let several = with_several_ranks(jobs);
     let mut waits: BTreeMap<Caller<'_>, Wait<'_>> = BTreeMap::new();
@@ -43,7 +43,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     for job in jobs {
         add_awaited(&mut awaited, job, &waits, index);
     }
-    // Those that wait only for callers that are in no call are not part of a circle.
+    // Callers that wait only for callers outside of calls are not part of a cycle.
     let leads = lead_to_circle(&awaited);
     let waits: Vec<_> = waits.iter().zip(leads).filter(|(_, leads)| *leads).map(|(wait, _)| wait).collect();
     let mut calls: BTreeMap<_, usize> = BTreeMap::new();
@@ -53,7 +53,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     let rarest = calls.values().min()?;
     let (mut blamed, others): (Vec<&Wait<'_>>, Vec<&Wait<'_>>) =
         waits.iter().copied().partition(|wait| calls.get(&wait.call()) == Some(rarest));
-    // A group starts all its operations; calls on their own have an order.
+    // A group starts all its operations together; other calls are ordered.
     if others.is_empty() && blamed.iter().any(|wait| wait.record.group.is_some()) {
         blamed.retain(|wait| wait.record.group.is_none());
     }
@@ -97,9 +97,11 @@ fn caller<'a>(several: &BTreeSet<&Process>, rank: usize, recorded: &'a Rank) -> 
     (process, several.contains(process).then_some(rank))
 }
 
-/// Adds, for each of the `waits` on a communicator, those for which it waits, by their indices: the ranks that have not made the
-/// counterpart of its call. These may be all, for each of all. So those whose last collective has one number are behind a node
-/// of their own, added at the end, and that leads to the node of the number below: a collective waits for one node.
+/// Adds the indices of the waits that each of the `waits` on a communicator depends on: the ranks that have not made the matching
+/// call.
+///
+/// Direct edges would be quadratic in the number of ranks. Therefore all ranks whose last collective has the same number are behind
+/// an additional node, appended at the end, which also leads to the node of the next lower number. A collective waits for one node.
 fn add_awaited(
     awaited: &mut Vec<Vec<usize>>,
     job: &Job,
@@ -122,7 +124,7 @@ fn add_awaited(
         nodes.insert(last, awaited.len());
         awaited.push(next);
     }
-    let messages = Messages::of(job);
+    let point_to_point = PointToPoint::of(job);
     for (rank, recorded, wait) in waiting {
         let Some(record) = recorded.open_call() else { continue };
         if !ptr::eq(record, waits[wait].record) {
@@ -133,21 +135,21 @@ fn add_awaited(
         match record.collective {
             Some(number) => next.extend(nodes.range(..number).next_back().map(|(_, node)| *node)),
             None => {
-                let others = messages.awaited(rank, record).filter(|other| *other != rank);
+                let others = point_to_point.awaited(rank, record).filter(|other| *other != rank);
                 next.extend(others.filter_map(|other| index(other, job.ranks.get(&other)?)));
             }
         }
     }
 }
 
-/// Returns, for each node of a graph, whether a circle can be reached from it.
+/// Returns, for each node of a graph, whether a cycle is reachable from it.
 fn lead_to_circle(next: &[Vec<usize>]) -> Vec<bool> {
     let mut before = vec![vec![]; next.len()];
     for (node, next) in next.iter().enumerate() {
         next.iter().for_each(|other| before[*other].push(node));
     }
     let mut left: Vec<usize> = next.iter().map(Vec::len).collect();
-    // From an end there is no way on, nor from what leads to ends alone.
+    // Removes nodes without successors until only nodes that lead to a cycle remain.
     let mut ends: Vec<usize> = (0..next.len()).filter(|node| left[*node] == 0).collect();
     while let Some(end) = ends.pop() {
         for node in &before[end] {

@@ -1,34 +1,34 @@
-//! The course of a job without its processes and its time: events in, actions out.
+//! The state machine of a job, without processes and clocks: it maps events to actions.
 
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// The time that ranks have to end themselves, before they are killed.
+/// The time that ranks have to exit before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The time before ranks are started again. Who ends a job sends a signal to each of its processes, and the ranks may get theirs
-/// first: the supervisor's has to come before they start again.
+/// The time before ranks are restarted. A job is ended by a signal to each of its processes, and the ranks may get it first: the
+/// supervisor must get it before it restarts them.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The time that is left to print, once all ranks of a job that is to end have ended.
+/// The time limit for printing after all ranks of an ended job have exited.
 const PRINTING: Duration = Duration::from_secs(1);
 
-/// The status that nobody is left to read.
+/// The exit status if the front has exited and no process reads it.
 const EXIT_WITHOUT_FRONT: u8 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A signal for the ranks; SIGKILL is the second request for their end.
+    /// A signal for the ranks. SIGKILL is the second request to end the job.
     Signal(Signal),
     FrontEnded,
-    /// The front was stopped, or goes on.
+    /// The front was stopped, or continues.
     FrontStopped(bool),
     Started,
     NotStarted,
-    /// A rank has ended with this exit status.
+    /// A rank has exited with this status.
     Ended(u8),
-    /// Output was lost, which is to be the exit status of the job.
+    /// Output was lost; the job must exit with this status.
     OutputLost(u8),
     /// All output of the attempt has been printed.
     OutputEnded,
@@ -38,16 +38,16 @@ pub(super) enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Start a rank, which is an event.
+    /// Start a rank; the result is an event.
     Start {
         attempt: u32,
         rank: usize,
     },
-    /// Send a signal to the ranks that have been started and have not ended.
+    /// Send a signal to the running ranks.
     Send(Signal),
-    /// Name the ranks that SIGKILL has not ended.
+    /// Name the ranks that have survived SIGKILL.
     NameSurvivors,
-    /// Say how the ranks have ended, and kill the processes that they have left. Ranks that SIGKILL has not ended are left behind.
+    /// Report how the ranks have exited, and kill their remaining descendants. Ranks that have survived SIGKILL are left behind.
     Sweep,
     Wait(Duration),
     /// The last action.
@@ -56,11 +56,11 @@ pub(super) enum Action {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The next attempt waits for its time.
+    /// The pause before the next attempt.
     #[default]
     Waiting,
     Running,
-    /// All ranks have ended, and what they have written is being printed.
+    /// All ranks have exited, and their output is being printed.
     Printing,
     Over,
 }
@@ -71,11 +71,11 @@ enum Outcome {
     Succeeded,
     /// The exit status of the first rank that failed.
     Failed(u8),
-    /// The job is to end, with this exit status.
+    /// The job must end with this exit status.
     Stopped(u8),
 }
 
-/// The state of a job. It begins with the wait for the first attempt, which is due at once.
+/// The state of a job. It begins before the first attempt, which is due immediately.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Machine {
     ranks: usize,
@@ -83,14 +83,14 @@ pub(super) struct Machine {
     next: u32,
     phase: Phase,
     outcome: Outcome,
-    /// The number of the ranks of the attempt that have been started, and of those that have not ended.
+    /// The numbers of started and running ranks of the attempt.
     started: usize,
     running: usize,
     is_starting: bool,
-    /// There is output, and somebody waits for it.
+    /// There is output to wait for.
     has_output: bool,
     is_stopped: bool,
-    /// The number of times that the time has run out since the ranks were sent SIGKILL; `None` before.
+    /// The number of expired waits since the ranks were sent SIGKILL; `None` before SIGKILL.
     waited: Option<u32>,
 }
 
@@ -118,7 +118,7 @@ impl Machine {
                     self.waited = Some(1);
                     vec![Action::NameSurvivors, Action::Send(Signal::KILL), Action::Wait(GRACE)]
                 }
-                // The job ends without the ranks that SIGKILL does not end, and does not start again beside them.
+                // The job ends without the ranks that survive SIGKILL, and is not restarted while they run.
                 Some(_) if !self.is_starting => {
                     if let Outcome::Failed(status) = self.outcome {
                         self.outcome = Outcome::Stopped(status);
@@ -148,7 +148,7 @@ impl Machine {
                 (self.is_starting, self.running) = (false, self.running - 1);
                 self.end(Outcome::Stopped(1), Signal::KILL)
             }
-            // A rank that was left behind.
+            // A rank that was left behind has exited.
             Event::Ended(_) if self.phase != Phase::Running => vec![],
             Event::Ended(status) => {
                 self.running -= 1;
@@ -165,14 +165,14 @@ impl Machine {
                 self.has_output = false;
                 vec![]
             }
-            // The same request may come to the front and to the supervisor.
+            // The front and the supervisor may both get the same request.
             Event::Signal(_) | Event::Due => vec![],
         };
         self.proceed(&mut actions);
         actions
     }
 
-    /// Ends all ranks for a reason.
+    /// Sends a signal that ends all ranks, and stores the reason.
     fn end(&mut self, outcome: Outcome, signal: Signal) -> Vec<Action> {
         self.outcome = outcome;
         if signal == Signal::KILL {
@@ -182,14 +182,14 @@ impl Machine {
         vec![Action::Send(signal), Action::Wait(time)]
     }
 
-    /// Ends all ranks at once, and the wait for their output.
+    /// Kills all ranks, and stops waiting for their output.
     fn kill(&mut self) -> Vec<Action> {
         self.has_output &= self.phase != Phase::Printing;
         self.waited = self.waited.or(Some(0));
         vec![Action::Send(Signal::KILL), Action::Wait(GRACE)]
     }
 
-    /// Goes on to the next phase, if this one is over.
+    /// Enters the next phase if the current one is complete.
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         if self.phase == Phase::Running && !self.is_starting {
             if self.is_sound() && self.started < self.ranks {

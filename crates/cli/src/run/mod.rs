@@ -4,13 +4,13 @@
 //!
 //! | process | work |
 //! |---|---|
-//! | the front, which the user has started | passes signals on to the supervisor, and prints what it gets from there |
-//! | the supervisor | starts the ranks, gathers their output, and ends them |
-//! | a rank | asks the kernel for its end with the supervisor's, and becomes the program |
+//! | the front, which the user starts | forwards signals to the supervisor, and prints the supervisor's output |
+//! | the supervisor | starts the ranks, collects their output, and ends them |
+//! | a rank | sets SIGKILL as its parent death signal, and becomes the program |
 //!
-//! A terminal knows the front alone. It is stopped as any program is, and what it has started stops and goes on with it. Its
-//! signals go through a pipe, whose end tells the supervisor of the front's. The front and the supervisor adopt the orphans of
-//! what they started, and each kills all of them if the other is killed.
+//! A terminal's process group contains only the front. If the front is stopped or continued, the supervisor stops or continues the
+//! ranks. Signals are forwarded through a pipe, which is closed when the front exits. The front and the supervisor adopt orphaned
+//! descendants, and each kills all of them if the other is killed.
 
 mod machine;
 mod output;
@@ -35,7 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
-use self::process::{ROLE, asks_for_the_end, exit_code};
+use self::process::{ROLE, exit_code, requests_the_end};
 pub(crate) use self::process::{
     THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
 };
@@ -70,15 +70,15 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Returns the folder of `--cpu`, and the program. Clap has the folder of `--cpu DIR` as the program, which no folder is; but a
-    /// word without a slash is the name of a program, wherever that is.
+    /// Returns the directory of `--cpu`, and the program. Clap parses the directory of `--cpu DIR` as the program. A word with a
+    /// slash that is a directory cannot be a program; a word without a slash is the name of a program in PATH.
     fn cpu_and_program(&self) -> (Option<Option<&Path>>, &[OsString]) {
         let cpu = self.cpu.as_ref().map(Option::as_deref);
-        let is_folder = |word: &OsString| word.as_bytes().contains(&b'/') && Path::new(word).is_dir();
+        let is_directory = |word: &OsString| word.as_bytes().contains(&b'/') && Path::new(word).is_dir();
         match &self.program[..] {
-            [folder, rest @ ..] if cpu == Some(None) && is_folder(folder) => {
+            [directory, rest @ ..] if cpu == Some(None) && is_directory(directory) => {
                 let program = rest.strip_prefix(&["--".into()]).unwrap_or(rest);
-                (Some(Some(Path::new(folder))), program)
+                (Some(Some(Path::new(directory))), program)
             }
             program => (cpu, program),
         }
@@ -87,7 +87,7 @@ impl RunArguments {
 
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// The time that the reader of the output has, if the job was to end.
+/// The time limit for printing the rest of the output after a request to end the job.
 const READ_TIME: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
@@ -110,26 +110,26 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
 }
 
-/// Returns the command for a program that the kernel ends with this process.
+/// Returns the command for a program that the kernel kills when this process exits.
 ///
-/// Must be started on the main thread: the kernel ends it when the *thread* that started it ends.
+/// Must be started on the main thread: the kernel kills it when the *thread* that started it exits.
 pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(THIS_PROGRAM);
     command.args(["run", "-n", "1", "--"]).arg(program).env(ROLE, process::rank());
     command
 }
 
-/// Starts the supervisor, passes signals on to it, prints what it gets from there, and kills what it leaves.
+/// Starts the supervisor, forwards signals to it, prints its output, and kills its remaining descendants.
 fn front(inherit: bool) -> Result<ExitCode> {
     check_rights("nccl run")?;
-    // What was this process before it became the tool may have had children.
+    // The program that called exec to become this one may have had children.
     let others = process::children()?;
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
     let mut signals = signals()?;
     let colors = Stream::ALL.map(|stream| if stream.has_color() { stream.name() } else { "" });
     let mut command = this_program()?;
     command.env(ROLE, format!("supervisor {}", colors.join(" ")));
-    // A group of its own: a terminal sends its signals to this process alone.
+    // A separate process group: a terminal sends its signals only to this process.
     command.process_group(0).stdin(Stdio::piped());
     if !inherit {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -146,9 +146,9 @@ fn front(inherit: bool) -> Result<ExitCode> {
         let mut is_ending = false;
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
             let mut passed_on = signal;
-            if asks_for_the_end(signal) {
+            if requests_the_end(signal) {
                 let _ = sender.send(News::EndRequested);
-                // A terminal that is closed sends SIGHUP, and so does its shell.
+                // When a terminal is closed, the kernel and the shell both send SIGHUP.
                 if is_ending && signal != Signal::HUP {
                     passed_on = Signal::KILL;
                 }
@@ -172,7 +172,7 @@ fn front(inherit: bool) -> Result<ExitCode> {
                 copied += 1;
                 match result.context("the ranks' output cannot be written") {
                     Ok(_) => {}
-                    // The status of a rank that has failed is not lost.
+                    // The status of a failed rank has precedence.
                     Err(error) if !matches!(code, 0 | CLOSED) => {
                         write_to_stderr(&format!("nccl run: {error:#}\n"));
                     }
@@ -187,13 +187,13 @@ fn front(inherit: bool) -> Result<ExitCode> {
 
 /// A message from a thread of the front to its main thread.
 enum News {
-    /// A signal has asked for the end of the job.
+    /// A signal has requested the end of the job.
     EndRequested,
-    /// All output on a stream is printed, or no more can be.
+    /// All output on a stream has been printed, or printing failed.
     Copied(io::Result<u64>),
 }
 
-/// Prints what the supervisor writes.
+/// Prints the supervisor's output.
 fn copy(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -210,12 +210,12 @@ fn copy(
     })
 }
 
-/// Tells the supervisor of a signal, if it has not ended.
+/// Forwards a signal to the supervisor, if it is still running.
 fn pass_on(mut to_supervisor: &ChildStdin, signal: Signal) {
     let _ = to_supervisor.write_all(&[signal.as_raw() as u8]);
 }
 
 fn signals() -> Result<Signals> {
-    // A shell, or `nohup`, has the others ignored, and the ranks inherit that.
+    // A shell or `nohup` may have set the others to be ignored, which the ranks inherit.
     Signals::new(FORWARDED.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
 }

@@ -1,4 +1,4 @@
-//! The output of the ranks: each line with its rank, and in files if wanted.
+//! The output of the ranks: each line with its rank, and optionally also in files.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ const COLORS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// The longest line in bytes. A longer one is printed in parts.
+/// The longest line in bytes. A longer line is printed in parts.
 const MAX_LINE: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ impl Stream {
         }
     }
 
-    /// Writes in one piece, as the ranks take turns.
+    /// Writes in one piece, because the ranks take turns.
     fn write(self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => io::stdout().lock().write_all(bytes),
@@ -75,12 +75,12 @@ impl Output {
         let has_color = colors.contains(stream.name());
         let color = if has_color { COLORS[rank % COLORS.len()].on_default() } else { Style::new() };
         let prefix = format!("{color}[{rank:width$}]{color:#} ").into_bytes();
-        let log = log.map(|folder| create(&folder.join(rank.to_string()), stream)).transpose()?;
+        let log = log.map(|directory| create(&directory.join(rank.to_string()), stream)).transpose()?;
         Ok(Self { stream, prefix, log })
     }
 
-    /// Copies lines until the end of `from`. The first error is reported; the rest is still read, so that no rank waits for
-    /// room in its pipe.
+    /// Copies lines until the end of `from`. The first error is reported. The rest is still read, so that no rank blocks on a full
+    /// pipe.
     pub(super) fn copy(mut self, from: impl Read, report: impl FnOnce(io::Error)) {
         let (mut from, mut report) = (BufReader::new(from), Some(report));
         let mut line = vec![];
@@ -117,9 +117,9 @@ impl Output {
     }
 }
 
-fn create(folder: &Path, stream: Stream) -> Result<File> {
-    let path: PathBuf = folder.join(format!("{}.log", stream.name()));
-    fs::create_dir_all(folder)
+fn create(directory: &Path, stream: Stream) -> Result<File> {
+    let path: PathBuf = directory.join(format!("{}.log", stream.name()));
+    fs::create_dir_all(directory)
         .and_then(|()| file::create(&path))
         .with_context(|| format!("cannot create {}", path.display()))
 }

@@ -1,5 +1,4 @@
-//! The processes of a run: starting one in a role, its end with its parent, its state, its exit status, and its descendants, whose
-//! orphans it has to adopt.
+//! The processes of a run: roles, parent death signals, states, exit statuses, and descendants, whose orphans are adopted.
 
 use std::env;
 use std::fs;
@@ -14,11 +13,11 @@ use rustix::process::{
     waitid, waitpid,
 };
 
-/// The role of a process of `nccl run`: a supervisor, and which streams have colors, or a rank, and its parent.
+/// The role of a process of `nccl run`: `supervisor` and the streams with colors, or `rank` and its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
 
-/// Fails in a program with more rights than its user, which obeys no variables: what it starts of itself would not know its role,
-/// and start others.
+/// Fails in a program with more rights than its user. Such a program ignores variables, so its child processes would ignore their
+/// roles, and start further processes.
 pub(crate) fn check_rights(command: &str) -> Result<()> {
     ensure!(
         !libnccl::internal::environment::is_privileged(),
@@ -32,7 +31,7 @@ pub(super) fn rank() -> String {
     format!("rank {}", process::id())
 }
 
-/// The file of this program, whatever has become of its name: a build may have replaced it.
+/// The file of this program, even if a build has replaced or removed it.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 
 pub(crate) fn this_program() -> Result<Command> {
@@ -42,39 +41,39 @@ pub(crate) fn this_program() -> Result<Command> {
     Ok(command)
 }
 
-/// Starts a thread that nothing waits for.
+/// Starts a detached thread.
 pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
     thread::Builder::new().spawn(work).map(drop).context("cannot start a thread")
 }
 
-/// Asks the kernel for the end of this process with its parent.
+/// Makes the kernel kill this process when its parent exits.
 pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
-    // No signal comes for a parent that ended before.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot set the parent death signal")?;
+    // There is no signal if the parent has already exited.
     if parent_id().to_string() != parent {
         bail!("process {parent}, which started this one, has ended");
     }
     Ok(())
 }
 
-/// Waits for the end of a child, which keeps its process id.
+/// Waits until a child exits, without reaping it, so that it keeps its process id.
 pub(super) fn wait_without_reaping(pid: Pid) -> Result<()> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).context("cannot wait for a process")?;
     Ok(())
 }
 
-/// Returns whether a child that has not been waited for has exited.
+/// Returns whether an unreaped child has exited.
 pub(super) fn has_exited(pid: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok_and(|status| status.is_some())
 }
 
-pub(super) fn asks_for_the_end(signal: Signal) -> bool {
+pub(super) fn requests_the_end(signal: Signal) -> bool {
     !matches!(signal, Signal::USR1 | Signal::USR2)
 }
 
-/// Returns whether this process was started with a signal ignored, which it has to ask before it handles it.
+/// Returns whether this process was started with a signal ignored. Must be called before the process handles the signal.
 pub(crate) fn ignores(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     has_bit(&status, "SigIgn:", signal - 1)
@@ -85,7 +84,7 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Returns whether a mask among these fields has a bit.
+/// Returns whether a mask in these fields has a bit.
 pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
     let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
@@ -95,7 +94,7 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     state_and_parent(pid).is_some_and(|(state, _)| state == "T")
 }
 
-/// Returns the state of a process in the kernel's words, such as `D (disk sleep)`.
+/// Returns the state of a process as reported by the kernel, such as `D (disk sleep)`.
 pub(super) fn state(pid: Pid) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     field(&status, "State:").unwrap_or("unknown").into()
@@ -106,27 +105,27 @@ pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
     parse_stat(&stat)
 }
 
-/// Returns the first two fields after the name, which is in parentheses and may hold any character.
+/// Returns the first two fields after the name, which is in parentheses and may contain any character.
 fn parse_stat(stat: &str) -> Option<(String, Pid)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.into(), Pid::from_raw(fields.next()?.parse().ok()?)?))
 }
 
-/// Returns the exit status that a shell reports.
+/// Returns the exit status that a shell would report.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// The time that descendants have to end after SIGKILL.
+/// The time that descendants have to exit after SIGKILL.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
-/// Kills all descendants but these children, and waits for them, but not for ever. They become children of this process as their
-/// parents end. Returns the ones that SIGKILL has not ended.
+/// Kills all descendants except these children, and waits for them, up to a time limit. They become children of this process when
+/// their parents exit. Returns the descendants that have survived SIGKILL.
 pub(super) fn kill_all(others: &[Pid]) -> Result<Vec<Pid>> {
     let start = Instant::now();
     loop {
-        // A child keeps its process id until it is waited for below.
+        // A child keeps its process id until it is reaped below.
         let mut descendants = children()?;
         descendants.retain(|child| !others.contains(child));
         for child in &descendants {
@@ -152,7 +151,7 @@ pub(super) fn children() -> Result<Vec<Pid>> {
     Ok(processes.collect())
 }
 
-/// Returns how a process has ended, after it was sent this signal, if any. `was` may be the plural.
+/// Describes how a process has exited, after it was sent this signal, if any. `was` may be the plural.
 pub(super) fn describe(status: ExitStatus, sent: Option<Signal>, was: &str) -> String {
     let name = |signal| signal_hook::low_level::signal_name(signal).unwrap_or("unknown");
     let after = sent.map(|sent| format!(", after nccl run had sent {}", name(sent.as_raw())));

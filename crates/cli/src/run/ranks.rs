@@ -18,18 +18,18 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, asks_for_the_end, has_exited, this_program, wait_without_reaping};
+use super::process::{self, ROLE, has_exited, requests_the_end, this_program, wait_without_reaping};
 use crate::preload;
 
 /// A rank of the last attempt, the first process of a process group.
 struct Rank {
     child: Child,
     status: Option<ExitStatus>,
-    /// The signal by which it was last asked to end.
+    /// The last signal that it was sent to end it.
     sent: Option<Signal>,
 }
 
-/// How a rank has ended, if it has, and the last signal that it was sent before.
+/// The exit status of a rank, if it has exited, and the last signal that it was sent before.
 type End = (Option<ExitStatus>, Option<Signal>);
 
 impl Rank {
@@ -38,26 +38,26 @@ impl Rank {
     }
 }
 
-/// A message from a thread of the supervisor to its main thread, which acts on them in their order.
+/// A message from a thread of the supervisor to its main thread, which handles messages in order.
 pub(super) enum Report {
     Event(Event),
-    /// A rank has ended, and is to be waited for.
+    /// A rank has exited, and must be reaped.
     Ended(usize),
     CannotPrint(io::Error),
 }
 
-/// The ranks of the last attempt, and what starts them.
+/// The ranks of the last attempt, and the data to start them.
 pub(super) struct Ranks<'a> {
     arguments: &'a RunArguments,
     colors: &'a str,
     reports: Sender<Report>,
-    /// Tells jobs apart.
+    /// Distinguishes jobs.
     run_id: String,
-    /// The variables of the CPU backend, if it is to be used.
+    /// The variables that select the CPU backend, if it is used.
     cpu: Vec<(&'static str, OsString)>,
     port: u16,
     ranks: Vec<Rank>,
-    /// Each thread that prints has it too.
+    /// Shared with each printing thread.
     open: Option<Arc<Open>>,
 }
 
@@ -80,16 +80,17 @@ impl<'a> Ranks<'a> {
         Ok(Self { arguments, colors, reports, run_id, cpu, port: 0, ranks: vec![], open: None })
     }
 
-    /// Starts a rank, 0 as the first of an attempt. Its end, and a failure to print, are reported.
+    /// Starts a rank. Rank 0 must be the first of an attempt. Its exit and printing errors are reported.
     ///
-    /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
+    /// Must be called on the main thread: the kernel kills the ranks when the *thread* that started them exits.
     pub(super) fn start(&mut self, attempt: u32, rank: usize) -> Result<()> {
         if rank == 0 {
             self.port = free_port().context("no port is free")?;
             self.ranks.clear();
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
-        let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
+        let log =
+            self.arguments.log_dir.as_ref().map(|directory| directory.join(format!("attempt_{attempt}")));
         let output = |stream| Output::new(stream, rank, self.arguments.ranks, log.as_deref(), self.colors);
         let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
         let mut command = this_program()?;
@@ -116,7 +117,7 @@ impl<'a> Ranks<'a> {
         watched
     }
 
-    /// Sets the variables of torchrun, which tell a rank about the others, and one of our own.
+    /// Sets torchrun's variables, which describe a rank and its job, and `LIBNCCL_RUN_ID`.
     fn set_variables(&self, command: &mut Command, attempt: u32, rank: usize) {
         let (rank, ranks) = (rank.to_string(), self.arguments.ranks.to_string());
         for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
@@ -130,7 +131,7 @@ impl<'a> Ranks<'a> {
         command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
         command.env("TORCHELASTIC_MAX_RESTARTS", self.arguments.restart.to_string());
         command.env("TORCHELASTIC_RUN_ID", &self.run_id).env(libnccl_launch::RUN_ID, &self.run_id);
-        // Nobody listens there yet: rank 0 does.
+        // No store listens on the port: rank 0 creates it.
         command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
         command.envs(self.cpu.iter().map(|(name, value)| (name, value)));
     }
@@ -151,7 +152,7 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Waits for no more than the output that there is.
+    /// Stops waiting for output after the output that is already available.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
@@ -163,13 +164,13 @@ impl<'a> Ranks<'a> {
         Ok((rank.pid(), status))
     }
 
-    /// Returns the ranks that have not ended, with their processes.
+    /// Returns the running ranks, with their processes.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, Pid)> {
         let running = self.ranks.iter().enumerate().filter(|(_, rank)| rank.status.is_none());
         running.map(|(number, rank)| (number, rank.pid()))
     }
 
-    /// Returns a sentence for each way in which ranks, except one, have ended; nothing if all have succeeded.
+    /// Returns a sentence for each distinct exit status of the ranks, except one rank; nothing if all have succeeded.
     pub(super) fn ends(&self, except: Option<usize>) -> Vec<String> {
         if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
@@ -193,11 +194,11 @@ impl<'a> Ranks<'a> {
         ways.into_iter().map(sentence).collect()
     }
 
-    /// Sends a signal to the process groups of the ranks that have not ended.
+    /// Sends a signal to the process groups of the running ranks.
     pub(super) fn send(&mut self, signal: Signal) {
-        let asks = asks_for_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
+        let asks = requests_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
         for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
-            // One that has exited already has not done so because of this signal.
+            // A rank that has already exited did not exit because of this signal.
             if asks && !has_exited(rank.pid()) {
                 rank.sent = Some(signal);
             }
@@ -224,15 +225,15 @@ fn name_ranks(ranks: &[usize]) -> String {
 
 const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";
 const LIBRARY: &str = "libnccl.so.2";
-/// CUDA's runtime libraries, which the directory may have. A program uses the one that it was linked with.
+/// CUDA's runtime libraries, which the directory may contain. A program uses the library that it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
 fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'static str, OsString)>> {
     let directories = cpu_directories(given, program)?;
     let files = |name: &'static str| directories.iter().map(move |directory| directory.join(name));
     let library = files(LIBRARY).find(|file| file.is_file()).context("no library")?;
-    // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
-    // PyTorch does, which leads to NVIDIA's libraries.
+    // First in the search path of the dynamic linker, and also preloaded for programs with an own path, such as PyTorch, whose path
+    // leads to NVIDIA's libraries.
     let runtimes = RUNTIMES.into_iter().filter_map(|name| files(name).find(|file| file.is_file()));
     let own: Vec<PathBuf> = runtimes.chain([library.clone()]).collect();
     let mut variables = vec![
@@ -240,14 +241,14 @@ fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'stat
         ("LD_LIBRARY_PATH", preload::search_first(&directories)?),
     ];
     variables.extend(preload::preload(own)?);
-    // NCCL answers `nccl ras` by default, the CPU backend only on request.
+    // NCCL serves `nccl ras` by default, the CPU backend only on request.
     if variable(RAS_ENABLE).is_none() {
         variables.push((RAS_ENABLE, "1".into()));
     }
     Ok(variables)
 }
 
-/// Returns the directories of the CPU backend: the given one, that of an installation, or those of the Python package.
+/// Returns the directories of the CPU backend: the given one, the installed one, or the Python package's.
 fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>> {
     let candidates = match given {
         Some(directory) => vec![directory.to_owned()],
@@ -274,22 +275,22 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// Returns the directories of the Python package `libnccl_cpu`, if it is installed for the program, or else for `python3`: that of the
-/// CUDA emulation, and that of NCCL.
+/// Returns the directories of the CUDA emulation and of NCCL in the Python package `libnccl_cpu`, if it is installed for the program
+/// or for `python3`.
 fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let has_path = program.as_encoded_bytes().contains(&b'/');
     let program = if has_path { absolute(program).unwrap_or_default() } else { program.into() };
     let mut python = Command::new(if is_python { program } else { "python3".into() });
-    // `-m` searches the current directory first, where a module of this name may be any.
+    // `-m` searches the current directory first, which may contain any module of this name.
     let output = python.args(["-m", "libnccl_cpu", "cuda"]).current_dir("/").stdin(Stdio::null()).output();
     let printed = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let printed = printed.and_then(|printed| String::from_utf8(printed).ok()).unwrap_or_default();
     env::split_paths(printed.trim_end()).filter(|path| path.is_dir()).collect()
 }
 
-/// Returns a port of this host that is free. Another program may take it before rank 0 does.
+/// Returns a free port of this host. Another program may take it before rank 0 does.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -13,14 +13,14 @@ use signal_hook::iterator::Signals;
 
 use super::RunArguments;
 use super::machine::{Action, Event, Machine};
-use super::process::{self, asks_for_the_end, exit_code, is_stopped, spawn};
+use super::process::{self, exit_code, is_stopped, requests_the_end, spawn};
 use super::ranks::{Ranks, Report};
 use crate::output;
 
 /// The time after which the ranks are stopped when the front is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs the ranks until an attempt succeeds, or none is left.
+/// Runs the ranks until an attempt succeeds, or all attempts have failed.
 pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> Result<ExitCode> {
     let (reports, next) = channel();
     listen(&reports, signals)?;
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                 Event::Due
             }
         };
-        // Whoever has closed the output is not interested.
+        // If the reader has closed the output, exit statuses are not reported.
         is_read &= !matches!(event, Event::OutputLost(output::CLOSED));
         for action in machine.on(event) {
             match action {
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
     }
 }
 
-/// Kills what the ranks have left, except ranks that SIGKILL has not ended. The status of the job does not depend on it.
+/// Kills the remaining descendants of the ranks, except ranks that have survived SIGKILL. Does not affect the exit status of the job.
 fn sweep(left_behind: &[Pid]) {
     match process::kill_all(left_behind) {
         Ok(left) => left.into_iter().for_each(|pid| {
@@ -91,7 +91,7 @@ fn sweep(left_behind: &[Pid]) {
 }
 
 fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
-    // What the front passes on. The pipe ends with the front, whatever has ended it.
+    // Signals forwarded by the front. The pipe is closed when the front exits for any reason.
     let to_reports = reports.clone();
     spawn(move || {
         for signal in io::stdin().lock().bytes().map_while(Result::ok) {
@@ -104,14 +104,14 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
         }
         to_reports.send(Report::Event(Event::FrontEnded))
     })?;
-    // What others send to each process of a job; the ranks have the rest.
+    // Signals sent to every process of the job. The ranks get the other signals themselves.
     let to_reports = reports.clone();
     spawn(move || {
         let ends =
-            signals.forever().filter_map(Signal::from_named_raw).filter(|signal| asks_for_the_end(*signal));
+            signals.forever().filter_map(Signal::from_named_raw).filter(|signal| requests_the_end(*signal));
         ends.map(Event::Signal).try_for_each(|signal| to_reports.send(Report::Event(signal)))
     })?;
-    // Nothing tells a process that its parent has been stopped.
+    // A process is not notified when its parent is stopped.
     let (front, to_reports) = (parent_id() as i32, reports.clone());
     spawn(move || {
         let mut was_stopped = false;
@@ -125,8 +125,8 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
     })
 }
 
-/// Returns the exit status of a rank that has ended, and whether it is the first one that failed. That is printed immediately, unless the
-/// ranks report their failures themselves, as those of `nccl bench` do, and this one has exited.
+/// Returns the exit status of a rank, and whether it is the first rank that failed. The first failure is printed immediately, unless
+/// the rank has exited normally and the ranks report their failures themselves, as in `nccl bench`.
 fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool, ranks_report: bool) -> Result<(u8, bool)> {
     let (pid, status) = ranks.reap(rank)?;
     let is_first = !status.success() && is_sound;

@@ -19,13 +19,13 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
     rows.map(|row| row.split_whitespace().map(ToOwned::to_owned).collect()).collect()
 }
 
-/// Runs each operation with three sizes, and expects that all elements are right.
+/// Runs each operation with three sizes, and expects no mismatches.
 fn check_operations(arguments: &[&str]) {
     for (operation, arguments) in
         OPERATIONS.iter().flat_map(|operation| arguments.iter().map(move |arguments| (*operation, arguments)))
     {
         let is_hypercube = operation == "hypercube";
-        // It has as many ranks as a power of two, and none on one thread.
+        // A hypercube needs a power of two of ranks, and separate threads.
         if is_hypercube && ["--ranks 3", "-g", "-m"].iter().any(|option| arguments.contains(option)) {
             continue;
         }
@@ -57,7 +57,7 @@ fn bench_runs_every_operation_with_several_ranks_of_a_thread_and_parts_of_buffer
     check_operations(&["-t 2 -g 2", "-g 3 -d half", "--ranks 4 -u 3 -c 2 -z 1", "--ranks 3 -m 3"]);
 }
 
-/// The ranks of a job by hand, of which one is told to use another library.
+/// Manually started ranks of a job, one of which is configured to use another library.
 #[test]
 fn rank_without_its_library_ends_the_others_with_its_reason() {
     let arguments = ["all_reduce -b 8 -e 8 -n 1", "pairs --size 8"];
@@ -135,7 +135,7 @@ fn invalid_command_lines_are_refused() {
     Session::new().replay("bench_command_line", Session::nccl);
 }
 
-/// Expects a single error, that of the rank, within seconds, and nothing that was measured.
+/// Expects only the error of the rank, within seconds, and no measurements.
 #[test]
 fn failing_rank_ends_the_others() {
     Session::new().replay("bench_failing_rank", |session, arguments| {
@@ -163,13 +163,13 @@ fn sizes_that_do_not_fit_into_memory_are_skipped() {
     assert_has(&stderr, &["error: rank 0: --size 9007199254740992 does not fit: each rank has "]);
 }
 
-/// Expects the supervisor to report a rank that is killed, and rank 0 to complete the table.
+/// Expects the supervisor to report a killed rank, and rank 0 to complete the table.
 #[test]
 fn killed_rank_ends_the_others() {
     let mut command = bench("all_reduce --ranks 3 --processes -n 1000000000");
     let mut parent =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // stdout stays open: otherwise the ranks would end with an error of their own.
+    // stdout remains open: otherwise the ranks would fail with another error.
     let mut lines = lines(&mut parent);
     let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
     let rank = rank
@@ -185,14 +185,14 @@ fn killed_rank_ends_the_others() {
     assert_has(&stderr, &[&expected]);
 }
 
-/// Returns `nccl bench` with an empty environment, in which nothing names a library.
+/// Returns `nccl bench` with an empty environment, so that no variable names a library.
 fn clean(arguments: &str) -> Command {
     let mut command = nccl(&format!("bench {arguments}"));
     command.env_clear();
     command
 }
 
-/// The CPU backend must not be measured instead of a library that is named.
+/// The CPU backend must not be measured instead of a named library.
 #[test]
 fn bench_without_nccl_or_with_a_wrong_named_library_says_so() {
     let mut session = Session::new();

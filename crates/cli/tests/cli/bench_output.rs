@@ -1,4 +1,4 @@
-//! The output of `nccl bench` beside its table, with planted faults and signals.
+//! The output of `nccl bench` other than its table, with planted faults and signals.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ use crate::common::{
 };
 use crate::snapshot::Session;
 
-/// Runs a command, which has to end with this status. Returns the JSON of its stdout.
+/// Runs a command, which must exit with this status. Returns the JSON on its stdout.
 fn report(command: &mut Command, status: i32) -> Value {
     json(&run(command, status).0)
 }
@@ -25,7 +25,7 @@ fn numbers(list: &[Value], field: &str) -> Vec<f64> {
     list.iter().map(|value| value[field].as_f64().unwrap_or_else(|| panic!("no {field}: {value}"))).collect()
 }
 
-/// Replaces what varies: times and bandwidths, which have to be numbers from 0, and the ranks' processes.
+/// Replaces variable data: times and bandwidths, which must not be negative, and the ranks' processes.
 fn without_times(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -85,10 +85,10 @@ fn log_of_the_library_stays_out_of_csv() {
 }
 
 #[test]
-fn json_of_each_command_is_json_whatever_the_library_prints() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+fn json_of_each_command_is_valid_although_the_library_prints() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let library = changed_library(
-        folder.path(),
+        directory.path(),
         "ncclResult_t ncclGetVersion(int *version) {
             dprintf(1, \"a line of the library\\n\");
             return pncclGetVersion(version);
@@ -105,7 +105,7 @@ fn json_of_each_command_is_json_whatever_the_library_prints() {
         let output = command.arg(&library).output().expect("the program starts");
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         assert!(serde_json::from_str::<Value>(&stdout).is_ok(), "{arguments}: {stdout}");
-        // The library of the doctor is in a child process, whose streams it reads.
+        // The doctor loads the library in a child process, whose streams it reads.
         assert_eq!(
             stderr.contains("a line of the library\n"),
             arguments != "doctor",
@@ -115,9 +115,9 @@ fn json_of_each_command_is_json_whatever_the_library_prints() {
 }
 
 #[test]
-fn files_get_json_and_csv_beside_the_table() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let run_in = |folder: &Path, arguments: &str| run(bench(arguments).current_dir(folder), 0).0;
+fn files_get_json_and_csv_in_addition_to_the_table() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let run_in = |directory: &Path, arguments: &str| run(bench(arguments).current_dir(directory), 0).0;
     // The file may follow without an equals sign.
     for (index, arguments) in [
         "sendrecv -J a.json --csv=a.csv",
@@ -128,8 +128,8 @@ fn files_get_json_and_csv_beside_the_table() {
     .into_iter()
     .enumerate()
     {
-        let own = folder.path().join(index.to_string());
-        fs::create_dir(&own).expect("a new folder");
+        let own = directory.path().join(index.to_string());
+        fs::create_dir(&own).expect("a new directory");
         let stdout = run_in(&own, &format!("{arguments} -b 8 -e 32 -n 1"));
         assert_frame(&stdout, "# nccl ", "# Collective test concluded: sendrecv\n#\n");
         let report = json(&read(&own.join("a.json")));
@@ -144,13 +144,13 @@ fn files_get_json_and_csv_beside_the_table() {
         assert_eq!(lines.len(), 3, "{csv}");
         assert_frame(lines[2], "32,8,float,,,", ",0,,,,");
     }
-    // An operation is none, so that options may come before it.
+    // An operation is not a file, so options may come before it.
     for arguments in ["--json sendrecv", "sendrecv --json"] {
-        let stdout = run_in(folder.path(), &format!("{arguments} -b 8 -e 8 -n 1"));
+        let stdout = run_in(directory.path(), &format!("{arguments} -b 8 -e 8 -n 1"));
         assert_eq!(json(&stdout)["operation"], "sendrecv", "{arguments}");
     }
-    assert!(!folder.path().join("sendrecv").exists());
-    assert_eq!(run_in(folder.path(), "sendrecv -b 8 -e 32 --csv").lines().count(), 3);
+    assert!(!directory.path().join("sendrecv").exists());
+    assert_eq!(run_in(directory.path(), "sendrecv -b 8 -e 32 --csv").lines().count(), 3);
     let (_, stderr) = run(&mut bench("sendrecv --json=/nonexistent/x"), 1);
     let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
     assert_eq!(stderr, expected);
@@ -158,8 +158,8 @@ fn files_get_json_and_csv_beside_the_table() {
 
 #[test]
 fn rank_0_of_a_launcher_writes_json() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("a.json");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("a.json");
     let mut command = nccl("run -n 2 --");
     command.args([NCCL, "bench", "--cpu", "all_reduce", "-g", "2", "-e", "8"]);
     run(command.arg(format!("--json={}", file.display())), 0);
@@ -170,9 +170,9 @@ fn rank_0_of_a_launcher_writes_json() {
     assert_ne!(pids[0], pids[2]);
 }
 
-/// The receivers of what rank 2 has sent are named, with the place and the values.
+/// The receivers of rank 2's data are named, with the position and the values.
 #[test]
-fn planted_wrong_element_is_named() {
+fn planted_mismatch_is_named() {
     let mut session = Session::new();
     for how in ["", " --processes"] {
         for operation in ["all_reduce", "sendrecv", "gather"] {
@@ -243,8 +243,8 @@ fn running_with(file: &Path) -> Vec<String> {
 
 #[test]
 fn signal_prints_what_was_measured() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("a.json");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("a.json");
     for (how, signal, expected) in [
         ("", Signal::INT, 130),
         ("--processes", Signal::INT, 130),
@@ -271,7 +271,7 @@ fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
         let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
         let mut rows = lines(&mut child).filter(|line| !line.starts_with('#'));
         for signal in [Signal::INT, Signal::TERM] {
-            // It measures on, in all cycles, after the first of the two.
+            // It continues to measure after the first of two signals.
             assert_eq!(rows.by_ref().take(100).count(), 100, "{how}: it ends before {signal:?}");
             send(child.id(), signal);
         }
@@ -291,34 +291,34 @@ fn run_without_progress_ends_at_the_timeout() {
     }
 }
 
-/// A file that cannot be written loses neither the verdict nor the other files.
+/// If a file cannot be written, the verdict and the other files are not lost.
 #[test]
 fn verdict_comes_before_files_that_cannot_be_written() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     for how in ["", "--processes"] {
         let files = "--csv=/dev/full --json=a.json --plot /dev/full";
         let measure = |plant: &str| {
             let mut command = bench(&format!("all_reduce --ranks 2 -b 1K -e 1K -n 1 {files} {how}"));
-            run(command.current_dir(folder.path()).env("LIBNCCL_CPU_PLANT", plant), 1)
+            run(command.current_dir(directory.path()).env("LIBNCCL_CPU_PLANT", plant), 1)
         };
         let full = "cannot write /dev/full: No space left on device (os error 28)\n";
         let (stdout, stderr) = measure("");
         assert_has(&stdout, &["# Out of bounds values : 0 OK\n"]);
         assert_has(&stderr, &[&format!("error: {full}"), &format!("error: rank 0: {full}")]);
-        assert_eq!(list(&json(&read(&folder.path().join("a.json")))["rows"]).len(), 1);
+        assert_eq!(list(&json(&read(&directory.path().join("a.json")))["rows"]).len(), 1);
         let (stdout, stderr) = measure("wrong:1");
         assert_has(&stdout, &[" FAILED\n"]);
         let (before, after) = stderr.split_once(" elements are wrong\n").expect("a verdict");
         assert!(!before.contains("/dev/full") && after.matches(full).count() == 2, "{stderr}");
-        fs::remove_file(folder.path().join("a.json")).expect("it was written");
+        fs::remove_file(directory.path().join("a.json")).expect("it was written");
     }
 }
 
-/// Rank 2 ends in the midst of the measurement.
+/// Rank 2 exits during the measurement.
 #[test]
 fn failure_keeps_the_rows_that_were_measured() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("a.json");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("a.json");
     let arguments = format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 --processes --json={}", file.display());
     let mut child =
         bench(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -344,7 +344,7 @@ fn progress_is_drawn_on_a_terminal_only() {
         drop(command);
         let screen = thread::spawn(move || {
             let mut drawn = vec![];
-            // The end is an error, as the other end of the terminal is closed.
+            // Reading fails at the end, because the other end of the terminal is closed.
             let _ = screen.read_to_end(&mut drawn);
             drawn
         });

@@ -1,4 +1,4 @@
-//! Helpers for the tests of several subjects.
+//! Helpers for several test modules.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -18,10 +18,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 /// The program.
 pub(crate) const NCCL: &str = env!("CARGO_BIN_EXE_nccl");
 
-/// The time in which something has to happen, on a machine with other work.
+/// The time limit for an event on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// The variable in the environment by which a test recognises its processes.
+/// The environment variable by which a test recognizes its processes.
 pub(crate) const MARK: &str = "LIBNCCL_TEST_MARK";
 
 /// The operations of `nccl bench`.
@@ -39,8 +39,8 @@ pub(crate) const OPERATIONS: [&str; 11] = [
     "hypercube",
 ];
 
-/// Restores the default action, in what the tests start, of signals that this process ignores behind `nohup` and in the background
-/// of a script: a signal that is handled here has it in a new program.
+/// Restores the default action of signals in child processes, because this process may ignore them under `nohup` or in the background
+/// of a script. A signal that is handled here has the default action in a new program.
 fn handle_ignored_signals() {
     static IGNORED: Once = Once::new();
     IGNORED.call_once(|| {
@@ -54,7 +54,7 @@ fn handle_ignored_signals() {
     });
 }
 
-/// Returns the program with these arguments, between which are spaces.
+/// Returns the program with these arguments, separated by spaces.
 pub(crate) fn nccl(arguments: &str) -> Command {
     handle_ignored_signals();
     let mut command = Command::new(NCCL);
@@ -67,21 +67,21 @@ pub(crate) fn bench(arguments: &str) -> Command {
     nccl(&format!("bench {arguments} --cpu"))
 }
 
-/// Returns a command that runs one of these tests, which is a rank and ignored.
+/// Returns a command that runs one of these ignored tests as a rank.
 pub(crate) fn rank_command(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
     command
 }
 
-/// Runs a command, which has to end with this status. Returns stdout and stderr.
+/// Runs a command, which must exit with this status. Returns stdout and stderr.
 #[track_caller]
 pub(crate) fn run(command: &mut Command, status: i32) -> (String, String) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
     ended(output, status, &format!("{command:?}"))
 }
 
-/// Returns the stdout and stderr of a command, which has to have ended with this status.
+/// Returns the stdout and stderr of a command, which must have exited with this status.
 #[track_caller]
 pub(crate) fn ended(output: Output, status: i32, command: &str) -> (String, String) {
     let [stdout, stderr] =
@@ -98,7 +98,7 @@ pub(crate) fn assert_has(text: &str, parts: &[&str]) {
     }
 }
 
-/// Expects no control characters but newlines and tabs.
+/// Expects no control characters except newlines and tabs.
 #[track_caller]
 pub(crate) fn assert_visible(text: &str) {
     let is_visible = |character: char| !character.is_control() || matches!(character, '\n' | '\t');
@@ -152,7 +152,7 @@ pub(crate) fn marked(mark: &str) -> Vec<(u32, String)> {
     let expected = format!("{MARK}={mark}");
     let processes = fs::read_dir("/proc").expect("/proc").filter_map(|entry| {
         let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        // That of a process that has ended, but that nobody has waited for, is empty.
+        // The environment of an exited but unreaped process is empty.
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         environment.split(|byte| *byte == 0).any(|variable| variable == expected.as_bytes()).then_some(())?;
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -161,7 +161,7 @@ pub(crate) fn marked(mark: &str) -> Vec<(u32, String)> {
     processes.collect()
 }
 
-/// Returns whether a condition comes true in this time.
+/// Returns whether a condition becomes true within this time.
 pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
@@ -173,28 +173,28 @@ pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -
     true
 }
 
-/// Returns what `act` returns; fails if that takes long.
+/// Returns the result of `act`; fails if that takes too long.
 #[track_caller]
-pub(crate) fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn within_limit<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     thread::spawn(move || sender.send(act()));
-    receiver.recv_timeout(LIMIT).expect("a result in time")
+    receiver.recv_timeout(LIMIT).expect("a result within the limit")
 }
 
-/// Builds a library in a folder: the CPU backend, but for what a source in C has instead.
-pub(crate) fn changed_library(folder: &Path, source: &str) -> PathBuf {
-    let original = folder.join("libnccl.so.2");
+/// Builds a library in a directory: the CPU backend with some functions replaced by a C source.
+pub(crate) fn changed_library(directory: &Path, source: &str) -> PathBuf {
+    let original = directory.join("libnccl.so.2");
     fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &original)
         .expect("the shared object can be copied");
-    let file = folder.join("changed.c");
+    let file = directory.join("changed.c");
     fs::write(&file, format!("#include <nccl.h>\n#include <stdio.h>\n{source}"))
-        .expect("a file in the temporary folder");
+        .expect("a file in the temporary directory");
     let headers = repository().join("vendor-headers");
-    let library = folder.join("libchanged.so");
+    let library = directory.join("libchanged.so");
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).args([&file, &original]);
     command.arg("-I").arg(&headers).arg("-I").arg(headers.join("stubs/cuda"));
-    command.arg(format!("-Wl,-rpath,{}", folder.display()));
+    command.arg(format!("-Wl,-rpath,{}", directory.display()));
     run(&mut command, 0);
     library
 }
@@ -204,7 +204,7 @@ pub(crate) fn fifo(path: &Path) {
     run(Command::new("mkfifo").arg(path), 0);
 }
 
-/// Opens a terminal, whose other end shows what is drawn.
+/// Opens a terminal, whose other end returns the output.
 pub(crate) fn terminal() -> (File, File) {
     let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&own).and_then(|()| unlockpt(&own)).expect("it is ours");
@@ -241,7 +241,7 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
 }
 
-/// Tries a measurement again if it fails, five times at most: other work on the machine may disturb it.
+/// Tries a measurement up to five times: other load on the machine may disturb it.
 pub(crate) fn undisturbed(attempt: impl Fn()) {
     let is_done = (1..5).any(|_| catch_unwind(AssertUnwindSafe(&attempt)).is_ok());
     if !is_done {

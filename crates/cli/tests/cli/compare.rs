@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{
-    NCCL, assert_has, assert_visible, changed_library, fifo, in_time, json, list, nccl, read, run,
+    NCCL, assert_has, assert_visible, changed_library, fifo, json, list, nccl, read, run, within_limit,
 };
 use crate::snapshot::Session;
 
-/// Runs the command, which has to end with this status, in a directory. Returns stdout and stderr.
+/// Runs the command, which must exit with this status, in a directory. Returns stdout and stderr.
 fn compare(directory: &Path, arguments: &str, status: i32) -> (String, String) {
     run(nccl(&format!("bench compare {arguments}")).current_dir(directory), status)
 }
@@ -22,7 +22,7 @@ pub(crate) fn result() -> Value {
     json(include_str!("result.json"))
 }
 
-/// A session with a result, `a.json`, and others that are made of it.
+/// A session with a result, `a.json`, and others that are derived from it.
 struct Results(Session);
 
 impl Results {
@@ -84,14 +84,14 @@ fn slower_row_is_below_the_threshold_and_named() {
     results.0.check("compare_threshold");
 }
 
-/// Returns each row's figures, as they are printed: times, bandwidths and ratio.
+/// Returns each row's printed figures: times, bandwidths and ratio.
 fn printed(table: &str) -> Vec<[&str; 5]> {
     let rows = table.lines().filter(|line| !line.starts_with('#')).skip(1);
     rows.map(|row| row.split_whitespace().skip(5).collect::<Vec<_>>()[..5].try_into().expect("columns"))
         .collect()
 }
 
-/// Checks that the ratio is the quotient of the figures beside it.
+/// Checks that the ratio is the quotient of the printed figures.
 fn check_json(comparison: &Value) {
     for row in list(&comparison["rows"]) {
         let [a, b, bandwidth, other, ratio, low, high] =
@@ -104,9 +104,9 @@ fn check_json(comparison: &Value) {
 }
 
 #[test]
-fn backends_are_measured_in_turn_and_the_ratio_is_the_quotient_of_the_figures_beside_it() {
+fn backends_are_measured_in_turn_and_the_ratio_is_the_quotient_of_the_printed_figures() {
     let directory = TempDir::new().expect("a directory");
-    // An even and an odd number, of which the medians differ.
+    // An even and an odd number of rounds, whose medians differ.
     for rounds in [2, 3] {
         let arguments = format!("--backend cpu --backend cpu --rounds {rounds}");
         let measurement = "-- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
@@ -189,30 +189,30 @@ fn other_results_are_refused_and_differences_named() {
 }
 
 #[test]
-fn wrong_elements_of_either_side_are_named_and_an_error() {
+fn mismatches_of_either_side_are_named_and_an_error() {
     let mut results = Results::new();
     for place in ["out_of_place", "in_place"] {
         results.write(|result| result["rows"][1][place]["wrong"] = json!(3));
         for arguments in ["a.json b.json", "b.json a.json --threshold 0.01", "a.json b.json --json"] {
             results.compare(arguments);
         }
-        // Those of a row that the other side lacks, too.
+        // Also the mismatches of a row that the other side lacks.
         let mut other = result();
         drop(other["rows"].as_array_mut().expect("rows").remove(1));
         results.0.write("c.json", other.to_string());
         results.compare("c.json b.json");
     }
-    // Not checked is not wrong.
+    // Unchecked results have no mismatches.
     results.write(|result| result["rows"][1]["in_place"]["wrong"] = Value::Null);
     assert_eq!(json(&results.compare("a.json b.json --json"))["wrong"], json!([]));
-    results.0.check("compare_wrong_elements");
+    results.0.check("compare_mismatches");
 }
 
 #[test]
 fn row_whose_times_have_no_ratio_is_named() {
     let mut results = Results::new();
     for time in [json!(0), json!(0.0), json!(-1.5), json!(-0.0), json!(1e-320)] {
-        // A ratio beyond all numbers is none.
+        // An infinite ratio does not count.
         let own = if time == json!(1e-320) { 1e300 } else { 1.0 };
         let change = |time| |result: &mut Value| without_iterations(&mut result["rows"][1]["in_place"], time);
         results.0.add(&format!("# {own} us, {time} us"), "");
@@ -291,7 +291,7 @@ fn verdict_of_a_comparison_is_not_lost_with_its_output() {
     }
 }
 
-/// The library fails in each process but the first.
+/// The library fails in each process except the first.
 #[test]
 fn failure_keeps_the_rounds_that_were_measured() {
     let directory = TempDir::new().expect("a directory");
@@ -346,12 +346,12 @@ fn result_in_a_fifo_needs_a_writer() {
     results.write(|_| {});
     let directory = results.0.path("");
     fifo(&directory.join("fifo"));
-    let (_, stderr) = in_time({
+    let (_, stderr) = within_limit({
         let directory = directory.clone();
         move || compare(&directory, "fifo b.json", 1)
     });
     assert_eq!(stderr, "error: cannot read fifo: a FIFO to which nobody writes\n");
-    // As a shell's <(...) gives it.
+    // As with a shell's <(...).
     let line = format!("cat a.json | '{NCCL}' bench compare /dev/stdin b.json");
     let (stdout, _) = run(Command::new("sh").args(["-c", &line]).current_dir(directory), 0);
     assert_eq!(printed(&stdout).len(), 6, "{stdout}");

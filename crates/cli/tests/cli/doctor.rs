@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::common::{NCCL, assert_has, json, list, nccl, read, repository, run};
 use crate::snapshot::Session;
 
-/// Returns `nccl doctor` with nothing in the environment but these variables.
+/// Returns `nccl doctor` with only these variables in the environment.
 fn doctor_in(environment: &[(&str, &Path)], arguments: &str) -> Command {
     let mut command = nccl(&format!("doctor {arguments}"));
     command.env_clear().envs(environment.iter().copied());
     command
 }
 
-/// Returns what a command prints, whatever its exit status.
+/// Returns the output of a command with any exit status.
 fn printed(command: &mut Command) -> String {
     String::from_utf8(command.output().expect("the program starts").stdout).expect("text")
 }
@@ -37,10 +37,10 @@ fn add_section(session: &mut Session, name: &str, environment: &[(&str, &Path)],
     session.add(command.trim_end(), &lines.concat());
 }
 
-/// The report with nothing in the environment: without a library, unless the system has an NCCL of its own.
+/// The report with an empty environment: without a library, unless the system has an own NCCL.
 static BARE: LazyLock<Value> = LazyLock::new(|| json(&printed(&mut doctor_in(&[], "--json"))));
 
-/// Returns whether this system has an NCCL of its own.
+/// Returns whether this system has an own NCCL.
 pub(crate) fn has_library() -> bool {
     !BARE["library"].is_null()
 }
@@ -49,7 +49,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().expect("a text").into()
 }
 
-/// It is the only one that is tried.
+/// No other library is tried.
 #[test]
 fn doctor_with_a_wrong_named_library_reports_it() {
     let mut session = Session::new();
@@ -85,7 +85,7 @@ fn doctor_without_a_library_lists_every_place_and_advises_to_install_one() {
     session.check("doctor_no_library");
 }
 
-/// Of a library that lacks another one, the advice was to set `LIBNCCL_PATH`, which was set.
+/// For a library with a missing dependency, the advice was to set `LIBNCCL_PATH`, which was already set.
 #[test]
 fn doctor_with_a_broken_library_advises_to_repair_it_or_to_install_what_it_needs() {
     if has_library() {
@@ -126,7 +126,7 @@ fn doctor_with_a_broken_library_advises_to_repair_it_or_to_install_what_it_needs
 #[ignore = "needs a real NCCL, named by LIBNCCL_TEST_LIBRARY"]
 fn doctor_describes_a_real_library() {
     let library = std::env::var("LIBNCCL_TEST_LIBRARY").expect("LIBNCCL_TEST_LIBRARY names an NCCL library");
-    // Without a GPU, no job of it would start.
+    // Without a GPU, no job with this library would start.
     let status = |report: &Value| i32::from(report["starts"] != true);
     let mut command = nccl(&format!("doctor --json --library {library}"));
     let output = command.env("LIBNCCL_PATH", "/nonexistent").output().expect("the program starts");
@@ -144,7 +144,7 @@ fn doctor_describes_a_real_library() {
     }
     let library_section = &report["sections"][0];
     assert_eq!(library_section["name"], "library");
-    // Nothing of its own release is missing.
+    // No function of its own version is missing.
     let is_ok = |finding: &Value| finding["level"] == "ok";
     assert!(list(&library_section["findings"]).iter().all(is_ok), "{library_section:#}");
 
@@ -165,7 +165,7 @@ fn doctor_describes_a_real_library() {
     );
 }
 
-/// The table of `nccl env`, for a library of its release.
+/// The table of `nccl env`, for a library of the same version.
 #[test]
 #[ignore = "needs a real NCCL, named by LIBNCCL_TEST_LIBRARY"]
 fn newest_variables_are_those_of_the_real_library() {
@@ -189,7 +189,7 @@ fn copy_backend(session: &Session, name: &str) -> PathBuf {
 }
 
 #[test]
-fn doctor_that_needs_a_newer_release_fails() {
+fn doctor_that_needs_a_newer_version_fails() {
     let mut session = Session::new();
     let library = copy_backend(&session, "libnccl.so.2");
     let library = [("LIBNCCL_PATH", library.as_path())];
@@ -201,7 +201,7 @@ fn doctor_that_needs_a_newer_release_fails() {
     session.check("doctor_needs");
 }
 
-/// The CPU backend takes the place of a library of PyTorch that contains NCCL.
+/// The CPU backend imitates a PyTorch library that contains NCCL.
 #[test]
 fn doctor_finds_nccl_in_another_library_by_its_symbols() {
     let mut session = Session::new();
@@ -235,7 +235,7 @@ fn doctor_reports_variables_that_the_cpu_backend_rejects() {
     session.check("doctor_variables");
 }
 
-/// A library that is none ends its process, or prints what is no log.
+/// An invalid library ends its process, or prints text that is not a log.
 #[test]
 fn doctor_outlives_the_process_of_a_library() {
     let mut session = Session::new();
@@ -259,7 +259,7 @@ fn doctor_outlives_the_process_of_a_library() {
         let text = printed(&mut doctor_in(&[("LIBNCCL_PATH", library.as_path())], ""));
         let line = text.lines().find(|line| line.contains("no unique id can be made: ")).expect("a problem");
         let (start, end) = line.split_once(": ").expect("a reason");
-        // Before the reason is what it has printed.
+        // Its output precedes the reason.
         session.add(&format!("# {body}"), &format!("{start}: {}\n", end.rsplit("; ").next().unwrap_or(end)));
         assert_has(&text, &["the library makes no unique id; interfaces: "]);
     }
@@ -284,7 +284,7 @@ fn doctor_started_with_sigchld_ignored_has_no_failure() {
     assert!(!text.contains("did not end normally"), "{text}");
 }
 
-/// Runs as nobody, with these options of a file system in /dev/shm.
+/// Runs as the user nobody, with these options of a file system in /dev/shm.
 #[test]
 #[ignore = "needs root, mount namespaces and `setpriv`"]
 fn doctor_says_why_shared_memory_cannot_be_used() {

@@ -10,11 +10,11 @@ const ESCAPED: &str = r"\u001b[31m\u009b2J";
 
 #[test]
 fn path_of_the_library_is_printed_with_escapes() {
-    let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join(EVIL).join("libnccl.so.2");
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join(EVIL).join("libnccl.so.2");
     fs::create_dir(library.parent().unwrap()).unwrap();
     fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).unwrap();
-    let svg = folder.path().join("pairs.svg");
+    let svg = directory.path().join("pairs.svg");
     for arguments in [
         "bench all_reduce --ranks 2 -b 8 -e 8 -n 1",
         "bench all_reduce --ranks 2 -b 8 -e 8 -n 1 --processes",
@@ -38,7 +38,7 @@ fn path_of_the_library_is_printed_with_escapes() {
     assert_has(&picture, &[ESCAPED]);
 }
 
-/// Clap would print them as they are.
+/// Clap would print them unchanged.
 #[test]
 fn refused_arguments_are_printed_with_escapes() {
     let mut session = Session::new();

@@ -21,10 +21,10 @@ fn help_of_bench_documents_the_exit_status() {
 
 #[test]
 fn wrong_results_are_1() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    // A sum is a maximum.
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // The library computes the maximum instead of the sum.
     let library = changed_library(
-        folder.path(),
+        directory.path(),
         "ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                    ncclComm_t comm, cudaStream_t stream) {
             return pncclAllReduce(send, recv, count, type, op == ncclSum ? ncclMax : op, comm, stream);
@@ -51,7 +51,7 @@ fn closed_output_is_silent_and_141() {
     ] {
         let mut command = nccl(arguments);
         let (reader, writer) = std::io::pipe().expect("a pipe");
-        // The reader is closed before anything is printed: how far the program gets before is not for chance to say.
+        // The reader is closed before anything is printed, so that the progress of the program is not random.
         drop(reader);
         let child = command.stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
         let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 141, arguments);
@@ -59,11 +59,11 @@ fn closed_output_is_silent_and_141() {
     }
 }
 
-/// Closes the pipe after the first line, while the ranks are at work.
+/// Closes the pipe after the first line, while the ranks are running.
 #[test]
 fn output_closed_after_the_first_line_is_silent_and_141() {
     for how in ["", "--processes"] {
-        // More rows than the pipe holds, or than are printed in the time.
+        // More rows than fit into the pipe, or than are printed within the time.
         let mut command = bench(&format!("all_reduce --ranks 3 -i 8 -b 8 -e 1M {how}"));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");

@@ -8,7 +8,7 @@ use crate::common::{NCCL, assert_has, json, nccl, read, repository, run};
 use crate::doctor::has_library;
 use crate::snapshot::Session;
 
-/// Returns what is printed to stdout by a success.
+/// Returns the stdout of a command, which must succeed.
 fn text(arguments: &str) -> String {
     run(&mut nccl(arguments), 0).0
 }
@@ -42,23 +42,23 @@ fn completions_are_valid_and_name_all_subcommands() {
     }
 }
 
-/// Returns what bash is told to complete the last of these words by.
-fn completed(folder: &Path, words: &[&str]) -> Vec<String> {
+/// Returns bash's completions of the last of these words.
+fn completed(directory: &Path, words: &[&str]) -> Vec<String> {
     let script = "source <(\"$1\" completions bash); shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1))
         compopt() { :; }; _nccl nccl \"${@: -1}\" \"${@: -2:1}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut command = Command::new("bash");
-    command.args(["-c", script, "bash", NCCL, "nccl"]).args(words).arg("").current_dir(folder);
+    command.args(["-c", script, "bash", NCCL, "nccl"]).args(words).arg("").current_dir(directory);
     run(&mut command, 0).0.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn completions_offer_what_is_accepted() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    fs::write(folder.path().join("a_file"), "").expect("it is writable");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fs::write(directory.path().join("a_file"), "").expect("it is writable");
     let has_link = cfg!(feature = "link");
     let check = |words: &str, accepted: &[&str], refused: &[&str]| {
         let words: Vec<_> = words.split(' ').collect();
-        let offered = completed(folder.path(), &words);
+        let offered = completed(directory.path(), &words);
         let is_offered = |word: &&&str| offered.iter().any(|offered| offered == **word);
         assert!(accepted.iter().all(|word| is_offered(&word)), "{words:?}: {offered:?}");
         assert_eq!(refused.iter().find(is_offered), None, "{words:?}: {offered:?}");
@@ -90,15 +90,15 @@ fn completions_offer_what_is_accepted() {
 
 #[test]
 fn manual_has_a_page_for_each_subcommand() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let pages = folder.path().join("share/man/man1");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let pages = directory.path().join("share/man/man1");
     run(nccl("man").arg(&pages), 0);
     for name in SUBCOMMANDS {
         assert_has(&read(&pages.join(format!("nccl-{name}.1"))), &[".SH SYNOPSIS", "Example"]);
     }
     assert!(pages.join("nccl.1").is_file());
 
-    let file = folder.path().join("file");
+    let file = directory.path().join("file");
     fs::write(&file, "").expect("it is writable");
     let (_, error) = run(nccl("man").arg(&file), 1);
     let problem = format!("error: cannot write the manual pages into {}: ", file.display());
@@ -115,7 +115,7 @@ fn version_says_what_the_program_was_built_with() {
 }
 
 #[test]
-fn env_explains_a_default_that_is_not_told() {
+fn env_explains_an_unknown_default() {
     // With the system's library, if there is one, or without any.
     let (stdout, _) = run(nccl("env nccl_debug").env_remove("NCCL_DEBUG"), 0);
     assert_has(&stdout, &["NCCL_DEBUG="]);
@@ -124,16 +124,16 @@ fn env_explains_a_default_that_is_not_told() {
 }
 
 #[test]
-fn env_without_a_library_lists_the_newest_release() {
+fn env_without_a_library_lists_the_newest_version() {
     if has_library() {
         return;
     }
     let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
     let release = table["release"].as_str().expect("a release");
     let newest = format!(
-        "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows\n"
+        "no NCCL library found: the variables of NCCL {release}, the newest version that this program lists\n"
     );
-    let empty = tempfile::tempdir().expect("a temporary folder");
+    let empty = tempfile::tempdir().expect("a temporary directory");
     let env = |arguments: &str| {
         let mut command = nccl(&format!("env {arguments}"));
         command

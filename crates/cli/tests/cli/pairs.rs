@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use crate::common::{assert_has, bench, interrupted, json, list, read, run, undisturbed};
 
-/// Runs the command, which has to end with this status. Returns stdout and stderr.
+/// Runs the command, which must exit with this status. Returns stdout and stderr.
 fn pairs(arguments: &str, status: i32) -> (String, String) {
     run(&mut bench(&format!("pairs {arguments}")), status)
 }
@@ -75,8 +75,8 @@ fn limits_are_exit_codes() {
 
 #[test]
 fn heat_map_has_a_cell_for_each_pair() {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("pairs.svg");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("pairs.svg");
     pairs(&format!("--ranks 3 -s 64K -n 10 --svg {}", file.display()), 0);
     let svg = read(&file);
     let titles = ["Bandwidth of 65536 bytes (GB/s)", "Latency of 8 bytes (us)", "to rank", "from rank"];
@@ -96,7 +96,7 @@ fn heat_map_has_a_cell_for_each_pair() {
 #[test]
 fn signal_prints_the_pairs_that_the_progress_bar_has_counted() {
     for launch in ["", "--processes"] {
-        // The messages of the last rank take much longer than the test.
+        // The sends of the last rank take much longer than the test.
         let mut command = bench(&format!("pairs --ranks 3 -s 1K --iters 1000 {launch}"));
         command.env("LIBNCCL_CPU_PLANT", "slow:2:300000");
         let (stdout, _) = interrupted(command, "1/3 pairs, ranks 0 and 1");

@@ -1,4 +1,4 @@
-//! The processes that `nccl bench` starts, which end with the one that started them.
+//! The processes that `nccl bench` starts, which exit with their parent.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use crate::common::{LIMIT, MARK, NCCL, bench, marked, nccl, run, send, wait_unti
 
 const RANKS: usize = 3;
 
-/// The time in which ranks have to end with their parent.
+/// The time limit for ranks to exit after their parent.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts a run that would take days.
@@ -23,12 +23,12 @@ fn start(mark: &str, temporary: &TempDir) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
 }
 
-/// Kills the parent, with each signal, between its start and the middle of the work.
+/// Kills the parent with each signal, at a time between its start and the middle of the measurement.
 #[test]
 fn killed_parent_leaves_no_rank() {
     const SIGNALS: [Signal; 4] = [Signal::KILL, Signal::TERM, Signal::HUP, Signal::INT];
     let mut ranks_seen = 0;
-    // A rank that is killed while it publishes its address leaves the directory for that.
+    // A rank that is killed while it publishes its address leaves its directory behind.
     let temporary = TempDir::new().expect("a directory");
     // The parent, the supervisor and the ranks start one after the other.
     let rounds = SIGNALS.len() * (RANKS + 2);
@@ -40,7 +40,7 @@ fn killed_parent_leaves_no_rank() {
         let nanoseconds =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a date").subsec_nanos();
         thread::sleep(Duration::from_micros(u64::from(nanoseconds % 60_000)));
-        // The parent has no environment for a moment: it becomes `nccl run`.
+        // The parent has no environment for a moment, when it becomes `nccl run`.
         ranks_seen += marked(&mark).len().saturating_sub(2);
         send(parent.id(), signal);
         let status = parent.wait().expect("it ends");
@@ -56,7 +56,7 @@ fn killed_parent_leaves_no_rank() {
     assert!(ranks_seen > rounds, "only {ranks_seen} ranks ran when their parents were killed");
 }
 
-/// Kills what measures in turns, with each signal, while it measures.
+/// Kills a comparison of two backends with each signal, while it measures.
 #[test]
 fn killed_comparison_leaves_no_measurement() {
     let long = "all_reduce -n 1000000000 -b 8 -e 8";
@@ -83,15 +83,15 @@ fn killed_comparison_leaves_no_measurement() {
 
 /// As during a build that replaces it.
 #[test]
-fn program_whose_file_is_gone_starts_itself_again() {
-    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let path = folder.path().join("nccl");
+fn program_whose_file_was_removed_starts_itself_again() {
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let path = directory.path().join("nccl");
     let small = "all_reduce --ranks 2 -b 8 -e 8 -n 1";
     for arguments in [
         format!("{small} --processes --cpu"),
         format!("compare --backend cpu --backend cpu --rounds 1 -- {small} --processes"),
     ] {
-        // Not a copy, which no program can be while another thread's child has it open for writing.
+        // Not a copy: it cannot be executed while another thread's child has it open for writing.
         fs::hard_link(NCCL, &path).expect("a second name");
         let file = fs::File::open(&path).expect("the program");
         fs::remove_file(&path).expect("the name is there");

@@ -1,4 +1,4 @@
-//! Files that commands read, valid ones with changes: a result or an error, soon, and in bounded memory.
+//! Commands that read randomly changed files: they succeed or fail quickly, with bounded memory.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::common::{NCCL, bench, run};
 use crate::recordings::{communicator, done, recording, recv, send, waiting, with};
 
-/// The time for a file, on a machine with other work.
+/// The time limit for a file on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs the tool with little memory; it has to end by itself, without a panic.
+/// Runs the tool with little memory; it must exit without a panic.
 #[track_caller]
-fn check(folder: &Path, arguments: &str, input: usize) {
+fn check(directory: &Path, arguments: &str, input: usize) {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -v 2000000; exec \"$0\" \"$@\"", NCCL]).args(arguments.split(' '));
     let began = Instant::now();
-    let output = command.current_dir(folder).output().unwrap();
+    let output = command.current_dir(directory).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr);
     let code = output.status.code();
     assert!(
@@ -29,13 +29,13 @@ fn check(folder: &Path, arguments: &str, input: usize) {
             && output.status.signal().is_none()
             && !printed.contains("panicked"),
         "input {input}, in {}: {} {printed}",
-        folder.display(),
+        directory.display(),
         output.status
     );
     assert!(began.elapsed() < LIMIT, "input {input}: {:?}", began.elapsed());
 }
 
-/// Writes a document in which some numbers and texts are others, or some bytes.
+/// Writes a document with some changed numbers and texts, or some changed bytes.
 fn write(file: &Path, document: &Value, random: &mut Random) {
     const VALUES: [&str; 13] = [
         "0",
@@ -76,29 +76,29 @@ fn sample(rank: usize) -> Value {
 
 #[test]
 fn random_recordings_are_compared_or_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut random = Random(41);
     for input in inputs(60) {
         for (rank, file) in ["a.json", "b.json"].into_iter().enumerate() {
-            write(&folder.path().join(file), &sample(rank), &mut random);
+            write(&directory.path().join(file), &sample(rank), &mut random);
         }
         let html = if random.below(3) == 0 { " --html page.html" } else { "" };
-        check(folder.path(), &format!("recorder diff a.json b.json{html}"), input);
+        check(directory.path(), &format!("recorder diff a.json b.json{html}"), input);
     }
 }
 
 #[test]
 fn random_results_are_compared_or_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    run(bench("all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 1 --json=good.json").current_dir(folder.path()), 0);
-    let good: Value = serde_json::from_slice(&fs::read(folder.path().join("good.json")).unwrap()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    run(bench("all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 1 --json=good.json").current_dir(directory.path()), 0);
+    let good: Value = serde_json::from_slice(&fs::read(directory.path().join("good.json")).unwrap()).unwrap();
     let mut random = Random(43);
     for input in inputs(60) {
         for file in ["a.json", "b.json"] {
-            write(&folder.path().join(file), &good, &mut random);
+            write(&directory.path().join(file), &good, &mut random);
         }
         check(
-            folder.path(),
+            directory.path(),
             ["bench compare a.json b.json", "bench compare good.json b.json --json"][input % 2],
             input,
         );

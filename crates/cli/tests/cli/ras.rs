@@ -13,7 +13,7 @@ use crate::common::{
     self, LIMIT, Process, assert_has, ended, json, list, nccl, rank_command, run, send, undisturbed,
 };
 
-/// The time in which a straggler is named.
+/// The time limit for reporting a straggler.
 const NAMED: Duration = Duration::from_secs(2);
 
 const TASK: &str = "LIBNCCL_TEST_RAS_TASK";
@@ -21,7 +21,7 @@ const TASK: &str = "LIBNCCL_TEST_RAS_TASK";
 /// The line of a rank that has called operations.
 const READY: &str = "the rank is ready";
 
-/// The rank that differs.
+/// The rank that misbehaves.
 const CULPRIT: usize = 5;
 
 /// Reduces again and again, as `TASK` says.
@@ -37,13 +37,13 @@ fn rank_process() {
     let start = Instant::now();
     for turn in 0.. {
         if start.elapsed() > 2 * LIMIT {
-            return; // The test is gone.
+            return; // The test has exited.
         }
         if turn == 20 {
             println!("{READY}");
         }
         match &*task {
-            // Eight ranks in a tight loop would leave the reports no processor.
+            // Eight ranks in a tight loop would leave no processor for the reports.
             "even" => thread::sleep(Duration::from_millis(5)),
             "slow" if is_culprit => thread::sleep(Duration::from_millis(100)),
             "frozen" if is_culprit && turn == 20 => thread::sleep(LIMIT),
@@ -55,13 +55,13 @@ fn rank_process() {
         }
         let reduced = comm.all_reduce(&send[..], &mut receive[..], ReduceOp::Sum, StreamRef::DEFAULT);
         if reduced.is_err() {
-            // What RAS reports of the end has to be seen.
+            // RAS must have time to report the teardown.
             thread::sleep(LIMIT);
         }
     }
 }
 
-/// A job, of 8 ranks if nothing else is said.
+/// A job, by default of 8 ranks.
 struct Job {
     ranks: Vec<Process>,
     address: String,
@@ -132,7 +132,7 @@ fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
 fn check_straggler() {
     let job = Job::start("slow");
     let began = Instant::now();
-    // Between two operations, for a moment, no rank is behind.
+    // Between two operations, no rank is behind for a moment.
     let (status, lines) = job.wait_for("problem: ");
     let elapsed = began.elapsed();
     println!("named in {elapsed:.2?}");
@@ -187,7 +187,7 @@ fn stopped_and_dead_ranks_are_named() {
     job.signal(CULPRIT, Signal::STOP);
     let (status, lines) = job.wait_for("problem: communicator ");
     assert_eq!(status, Some(3), "{lines:#?}");
-    let problem = "problem: rank 5 of 8 does not answer: its process is stopped";
+    let problem = "problem: rank 5 of 8 does not respond: its process is stopped";
     assert!(lines[0].starts_with(problem), "{lines:#?}");
     assert!(lines.iter().any(|line| line.ends_with("rank 5 is missing")), "{lines:#?}");
     job.signal(CULPRIT, Signal::KILL);
@@ -236,14 +236,14 @@ fn sound_job_is_reported_in_every_format() {
 #[test]
 fn monitor_reports_a_death_and_the_end_of_the_job() {
     let job = Job::start("even");
-    // Of eight processes, the one that is killed may be the one that reports; not all of these reach it.
+    // The killed process may be the one of eight that reports. Not all connections reach it.
     let start = || job.command("monitor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let monitors: Vec<Child> = (0..5).map(|_| start()).collect();
-    // Time to connect, before which nothing is reported.
+    // Nothing is reported before the connection, which takes time.
     thread::sleep(Duration::from_secs(1));
     job.signal(CULPRIT, Signal::KILL);
     let dead = format!(" PEER_DEAD: Process {} on node 127.0.0.1 managing GPU 5", job.ranks[CULPRIT].0.id());
-    // The others live on, and report.
+    // The other processes continue to run, and report.
     thread::sleep(Duration::from_secs(1));
     drop(job);
     let mut reported = 0;
@@ -259,5 +259,5 @@ fn monitor_reports_a_death_and_the_end_of_the_job() {
 fn port_without_a_job_is_a_failure_with_advice() {
     let unused = unused_address();
     let (_, stderr) = run(&mut nccl(&format!("ras --addr {unused} --timeout 2")), 1);
-    assert!(stderr.starts_with("error: no process of a job answers RAS requests at 127.0.0.1:"), "{stderr}");
+    assert!(stderr.starts_with("error: no process of a job serves RAS requests at 127.0.0.1:"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! `nccl ras` on reports that are incomplete or cannot be, and on jobs that are not there yet.
+//! `nccl ras` on incomplete or inconsistent reports, and on jobs that have not started yet.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use crate::common::{LIMIT, Process, json, nccl};
 use crate::snapshot::Session;
 
-/// Answers requests with this report, as text or JSON; to `SET FORMAT`, an NCCL without JSON answers an error. There is no verbose
-/// report.
+/// Replies to requests with this report, as text or JSON. An NCCL without JSON replies to `SET FORMAT` with an error. There is no
+/// verbose report.
 fn serve(listener: TcpListener, report: String) {
     let is_text = !report.starts_with('{');
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // The client may go before the last answer.
-            let _ = answer(&stream, &report, is_text);
+            // The client may disconnect before the last reply.
+            let _ = reply(&stream, &report, is_text);
         }
     });
 }
 
-fn answer(mut stream: &TcpStream, report: &str, is_text: bool) -> std::io::Result<()> {
+fn reply(mut stream: &TcpStream, report: &str, is_text: bool) -> std::io::Result<()> {
     for line in BufReader::new(stream).lines() {
         match line?.as_str() {
             "CLIENT PROTOCOL 2" => stream.write_all(b"SERVER PROTOCOL 2\n")?,
@@ -35,7 +35,7 @@ fn answer(mut stream: &TcpStream, report: &str, is_text: bool) -> std::io::Resul
     Ok(())
 }
 
-/// Returns the report of two sound ranks.
+/// Returns the report of two healthy ranks.
 fn sound() -> Value {
     let rank = |rank: u64| {
         json!({
@@ -124,7 +124,7 @@ fn report_without_a_communicator_that_is_ready_is_no_sound_job() {
     session.check("ras_not_ready");
 }
 
-/// Returns the lines of a pipe, as they come.
+/// Returns the lines of a pipe, as they arrive.
 fn received(pipe: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -133,8 +133,8 @@ fn received(pipe: impl std::io::Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// Starts to watch a job that is not there, and returns its lines on stdout once it has come with this report.
-fn watch_until_it_comes(report: String, arguments: &str) -> (Process, Receiver<String>) {
+/// Starts to watch a job that has not started, then starts it with this report. Returns the lines on stdout.
+fn watch_until_it_starts(report: String, arguments: &str) -> (Process, Receiver<String>) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = nccl(&format!("ras --addr {address} --watch 0.1 {arguments}"));
     let mut watch: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -143,7 +143,7 @@ fn watch_until_it_comes(report: String, arguments: &str) -> (Process, Receiver<S
     let waiting = stderr.recv_timeout(LIMIT).expect("it does not end, and says what it waits for");
     let (time, problem) = waiting.split_once(" waiting: ").unwrap();
     humantime::parse_rfc3339(time).unwrap();
-    assert!(problem.starts_with("no process of a job answers RAS requests at 127.0.0.1:"), "{problem}");
+    assert!(problem.starts_with("no process of a job serves RAS requests at 127.0.0.1:"), "{problem}");
     serve(TcpListener::bind(address).unwrap(), report);
     (watch, stdout)
 }
@@ -156,7 +156,7 @@ fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
         (sound().to_string(), "note: communicator 00000000000000ab of 2 ranks is idle"),
         (text.into(), "NCCL version 2.24.3"),
     ] {
-        let (_watch, lines) = watch_until_it_comes(report, "");
+        let (_watch, lines) = watch_until_it_starts(report, "");
         for _ in 0..2 {
             let is_time = |line: &String| humantime::parse_rfc3339(line).is_ok();
             let time = std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).find(is_time);
@@ -169,7 +169,7 @@ fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
 
 #[test]
 fn watch_as_json_has_the_time_and_nothing_but_json() {
-    let (_watch, lines) = watch_until_it_comes(sound().to_string(), "--json");
+    let (_watch, lines) = watch_until_it_starts(sound().to_string(), "--json");
     let object: Vec<String> =
         std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).take_while(|line| line != "}").collect();
     let report = json(&format!("{}}}", object.join("\n")));

@@ -1,8 +1,8 @@
-//! `nccl recorder diff` on recordings of jobs with one mistake each, that are long, or that say what cannot be.
+//! `nccl recorder diff` on recordings of jobs with one mistake each, on long recordings, and on inconsistent ones.
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, assert_visible, fifo, in_time, json, list, nccl, run};
+use crate::common::{assert_has, assert_visible, fifo, json, list, nccl, run, within_limit};
 use crate::recordings::{call, communicator, done, recording, recv, send, waiting, with};
 use crate::snapshot::Session;
 
@@ -57,7 +57,7 @@ fn findings_name_the_ranks_and_calls() {
     let extra = rank(&[done(1, "all_reduce"), waiting(2, "all_reduce")]);
     let short = || rank(&[done(1, "all_reduce")]);
     one("extra call", vec![short(), extra, short()]);
-    // On streams, where the calls go on.
+    // On streams, where calls do not block.
     let extra = rank(&[done(1, "reduce"), done(2, "all_reduce"), done(3, "broadcast")]);
     one("extra call in the middle", vec![agreeing(), extra, agreeing()]);
     let swapped = rank(&[done(1, "broadcast"), done(2, "all_reduce")]);
@@ -69,7 +69,7 @@ fn findings_name_the_ranks_and_calls() {
         ("other root", json!({ "peer": 1 })),
     ] {
         let call = || with(waiting(1, "broadcast"), json!({ "peer": 0 }));
-        // All of them wait in one call, or the last in another.
+        // All of them wait in one call, or the last rank waits in another.
         one(case, vec![rank(&[call()]), rank(&[call()]), rank(&[call()]), rank(&[with(call(), change)])]);
     }
 
@@ -134,7 +134,7 @@ fn ranks_with_different_libraries_are_named() {
     session.check("recorder_libraries");
 }
 
-/// Recordings in files, one for each process, by which they are compared.
+/// Recordings in files, one per process.
 fn findings(recordings: &[Value]) -> (Session, Vec<Value>) {
     let session = Session::new();
     for (process, recording) in recordings.iter().enumerate() {
@@ -153,8 +153,8 @@ fn drawn(session: &Session) -> (String, String) {
     (text, session.read("page.html"))
 }
 
-/// Compares recordings of so many ranks and entries, in turn a collective and a message to or from the next rank. The last of
-/// either differ on rank 1.
+/// Compares recordings of this many ranks and entries, alternating between a collective and a send or receive. The last collective
+/// and the last send or receive differ on rank 1.
 fn check_long_recordings(ranks: usize, entries: u64) {
     let last = entries / 2;
     let of_rank = |rank: usize| {
@@ -178,11 +178,11 @@ fn check_long_recordings(ranks: usize, entries: u64) {
     assert_eq!(kinds, ["other_operation", "other_message"], "{findings:#?}");
     let collectives = [&findings[0]["collective"], &findings[0]["last_agreement"]["collective"]];
     assert_eq!(collectives, [&json!(last), &json!(last - 1)]);
-    let problem = format!("message {last} from rank 0 to rank 1: 4 float are sent, and 8 float expected");
+    let problem = format!("send {last} from rank 0 to rank 1: 4 float are sent, and 8 float expected");
     assert_eq!(findings[1]["problem"], json!(problem));
 }
 
-// If each entry were looked for among all, this would take minutes, and the next one hours.
+// With a linear search for each entry, this would take minutes, and the next test hours.
 #[test]
 fn recordings_of_50_000_entries_are_compared() {
     check_long_recordings(2, 50_000);
@@ -194,7 +194,7 @@ fn recordings_of_a_million_entries_are_compared() {
     check_long_recordings(4, 1_000_000);
 }
 
-/// A circle of ranks, of which each waits for half of the others, a chain that is none, and communicators.
+/// A cycle of ranks that each wait for half of the others, a chain without a cycle, and several communicators.
 #[test]
 fn ten_thousand_ranks_or_communicators_are_compared() {
     const MANY: usize = 10_000;
@@ -285,7 +285,7 @@ fn number_that_cannot_be_is_an_error_that_names_it() {
 fn largest_numbers_are_compared_and_drawn() {
     const MAX: u64 = u64::MAX;
     let of_rank = |rank: usize| {
-        // The last one has a peer that is none, as of a call that NCCL refused.
+        // The last call has an invalid peer, like a call that NCCL refused.
         let last =
             json!({ "number": MAX, "collective": MAX, "peer": usize::MAX, "sent": MAX, "received": 1 });
         let last = with(call(2, Some(2), ["all_reduce", "reduce"][rank], "failed"), last);
@@ -301,7 +301,7 @@ fn largest_numbers_are_compared_and_drawn() {
 
 #[test]
 fn control_characters_of_a_recording_are_escaped() {
-    // They clear the screen, set a colour, and begin a line.
+    // They clear the screen, set a color, and begin a line.
     const EVIL: &str = "x\u{1b}[2J\u{9b}31m\u{7f}\r\n\t\0y";
     let evil = |name: &str| format!("{name} {EVIL}");
     let mut session = Session::new();
@@ -342,9 +342,9 @@ fn recording_in_a_fifo_without_a_writer_is_an_error() {
     let path = session.write("job/rank0.json", "");
     std::fs::remove_file(&path).unwrap();
     fifo(&path);
-    // In a folder, and by its name.
+    // Through its directory, and by its name.
     for argument in [session.path("job"), path.clone()] {
-        let (_, stderr) = in_time(move || run(nccl("recorder diff").arg(argument), 1));
+        let (_, stderr) = within_limit(move || run(nccl("recorder diff").arg(argument), 1));
         assert_eq!(stderr, format!("error: cannot read {}: a FIFO to which nobody writes\n", path.display()));
     }
 }

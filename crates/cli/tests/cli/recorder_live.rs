@@ -1,4 +1,4 @@
-//! `nccl recorder diff --pid` on ranks that run: three on the CPU backend, of which rank 2 does not call a collective.
+//! `nccl recorder diff --pid` on running ranks: three on the CPU backend, of which rank 2 does not call a collective.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,8 +32,8 @@ fn rank_process() {
     }
 }
 
-/// Starts a rank, or `nccl run` with all.
-fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Process {
+/// Starts a rank, or `nccl run` with all ranks.
+fn start(rank: Option<usize>, id: UniqueId, directory: &Path) -> Process {
     let mut command = rank_command("recorder_live::rank_process");
     match rank {
         Some(rank) => drop(command.env("RANK", rank.to_string())),
@@ -43,8 +43,8 @@ fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Process {
             command = launcher;
         }
     }
-    command.env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16").current_dir(folder);
-    // Relative to its folder.
+    command.env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16").current_dir(directory);
+    // Relative to its directory.
     command.env("LIBNCCL_RECORDER_FILE", "rank").env("LIBNCCL_RECORDER_SIGNAL", "USR2");
     let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = lines(&mut process.0);
@@ -59,7 +59,7 @@ fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Process {
     process
 }
 
-/// Asks until the ranks have got into the collective.
+/// Requests recordings until the ranks are in the collective.
 fn diff_when_stuck(arguments: &[&str]) -> Value {
     let (mut report, mut problem) = (Value::Null, String::new());
     let is_stuck = || {
@@ -76,8 +76,8 @@ fn diff_when_stuck(arguments: &[&str]) -> Value {
 
 #[test]
 fn rank_that_is_missing_is_named_below_a_launcher_and_the_job_goes_on() {
-    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let mut job = start(None, id, folder.path());
+    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let mut job = start(None, id, directory.path());
     let report = diff_when_stuck(&["--pid", &job.0.id().to_string()]);
     assert_eq!(report["findings"][0]["ranks"], json!([RANKS - 1]), "{report:#}");
     assert_eq!(report["communicators"][0]["recorded"], RANKS, "{report:#}");
@@ -88,18 +88,18 @@ fn rank_that_is_missing_is_named_below_a_launcher_and_the_job_goes_on() {
 
 #[test]
 fn rank_that_is_stopped_is_named_with_what_the_others_wait_in() {
-    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
     // Each waits for the others to join.
     let ranks: Vec<_> = thread::scope(|scope| {
-        let folder = folder.path();
-        let start = |rank| scope.spawn(move || start(Some(rank), id, folder));
+        let directory = directory.path();
+        let start = |rank| scope.spawn(move || start(Some(rank), id, directory));
         let starting: Vec<_> = (0..RANKS).map(start).collect();
         starting.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     let ids: Vec<_> = ranks.iter().map(|rank| rank.0.id().to_string()).collect();
     let arguments: Vec<_> = ids.iter().flat_map(|id| ["--pid", id]).collect();
     diff_when_stuck(&arguments);
-    fs::remove_file(folder.path().join("rank2.json")).unwrap();
+    fs::remove_file(directory.path().join("rank2.json")).unwrap();
     send(ranks[2].0.id(), Signal::STOP);
     let (text, warning) = run(nccl("recorder diff --timeout 500ms").args(arguments), 1);
     assert_has(&text, &["there is no recording of rank 2 of 3", "all_reduce"]);
@@ -127,7 +127,7 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
     ];
     for (signal, file, expected) in cases {
         let mut process = start(signal, file);
-        // Until it is `sleep`, it has the environment of this one.
+        // Until it becomes `sleep`, it has the environment of this process.
         let id = process.0.id().to_string();
         let command = format!("/proc/{id}/comm");
         assert!(wait_until(PATIENCE, || fs::read_to_string(&command).unwrap() == "sleep\n"));
@@ -138,10 +138,10 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {}", gone.id())), 1);
-    assert_has(&problem, &[&format!("process {} is gone", gone.id())]);
+    assert_has(&problem, &[&format!("process {} has exited", gone.id())]);
 }
 
-/// Only the launcher was named, which was told nothing.
+/// Only the launcher was named, which is not configured to write recordings.
 #[test]
 fn problem_of_a_rank_is_named_below_a_launcher() {
     let script = "LIBNCCL_RECORDER_SIGNAL=USR1 LIBNCCL_RECORDER_FILE=rank sleep 100; exit";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::common::{assert_has, json, list, nccl};
 use crate::snapshot::Session;
 
-/// A group of ranks, and the number that the ranks have for it.
+/// A process group, and its number on the ranks.
 struct Group {
     number: u64,
     name: &'static str,
@@ -16,7 +16,7 @@ const ALL: Group = Group { number: 0, name: "0", ranks: &[0, 1, 2, 3] };
 const LOW: Group = Group { number: 1, name: "1", ranks: &[0, 1] };
 const HIGH: Group = Group { number: 1, name: "2", ranks: &[2, 3] };
 
-/// Returns an entry of a collective, which a rank made the later, the higher its number is.
+/// Returns an entry of a collective, whose time increases with its number.
 fn call(group: &Group, number: u64, state: &str) -> Value {
     json!({
         "record_id": 900 + number, "pg_id": group.number, "process_group": [group.name, "undefined"],
@@ -46,10 +46,10 @@ fn with(mut entry: Value, changes: Value) -> Value {
     entry
 }
 
-/// The last call that a rank made on a group, and the last that it completed.
+/// The last call that a rank made on a group, and the last call that it completed.
 type Status = [u64; 2];
 
-/// Returns the dump of a rank, with the state of the group of all ranks and of its own half.
+/// Returns the dump of a rank, with the status of the group of all ranks and of its half.
 fn dump(rank: usize, status: [Status; 2], entries: &[Value]) -> Value {
     let groups = [ALL, if rank < 2 { LOW } else { HIGH }];
     let (mut configurations, mut states) = (json!({}), json!({}));
@@ -66,7 +66,7 @@ fn dump(rank: usize, status: [Status; 2], entries: &[Value]) -> Value {
     })
 }
 
-/// Compares the dumps of ranks. The findings name these ranks, each of them once.
+/// Compares the dumps of ranks. The findings must name these ranks, each of them once.
 #[track_caller]
 fn diff(session: &mut Session, case: &str, dumps: &[Option<Value>], expected: &[usize]) {
     for (rank, dump) in dumps.iter().enumerate() {
@@ -104,11 +104,11 @@ fn ranks_that_hold_up_a_job_are_named() {
     let busy = |rank| Some(dump(rank, [[8, 7], [5, 5]], &[done(&ALL), open(&ALL, 8)]));
     case("open_calls_of_all", [busy(0), busy(1), busy(2), busy(3)], &[]);
     case("call_that_one_has_not_made", [busy(0), busy(1), busy(2), idle(3)], &[3]);
-    // Rank 2 is behind because it waits for rank 3, which has nothing left but the numbers of its last calls.
+    // Rank 2 is behind because it waits for rank 3, whose dump has only the numbers of its last calls.
     let waiting = Some(dump(2, [[7, 7], [6, 5]], &[open(&HIGH, 6)]));
     let silent = || Some(dump(3, [[7, 7], [5, 5]], &[]));
     case("rank_that_is_behind_as_it_waits", [busy(0), busy(1), waiting, silent()], &[3]);
-    // The ring of rank 3 has lost call 6, which it has completed.
+    // The ring of rank 3 has overwritten call 6, which rank 3 has completed.
     let early = |rank| Some(dump(rank, [[8, 5], [5, 5]], &[open(&ALL, 6), open(&ALL, 7), open(&ALL, 8)]));
     let later = Some(dump(3, [[8, 7], [5, 5]], &[open(&ALL, 8)]));
     case("calls_that_completed_on_one", [early(0), busy(1), busy(2), later.clone()], &[0]);
@@ -142,7 +142,7 @@ fn file_that_is_no_dump_is_refused_by_name() {
     let mut session = Session::new();
     let good = dump(0, [[7, 7], [5, 5]], &[]).to_string();
     session.write("trace_0", &good);
-    // Each list has the one before twice.
+    // Each list contains the previous one twice.
     let mut bomb = b"\x80\x02]q\x00".to_vec();
     for level in 0..28 {
         bomb.extend([b"](h".as_slice(), &[level], b"h", &[level], b"eq", &[level + 1]].concat());
@@ -196,7 +196,7 @@ fn pickle_is_read() {
     );
 }
 
-/// Writes a value as PyTorch does: integers as short as possible, and a string once.
+/// Writes a value as PyTorch does: integers as short as possible, and each string once.
 fn write(value: &Value, pickle: &mut Vec<u8>, texts: &mut Vec<String>) {
     match value {
         Value::Null => pickle.push(b'N'),

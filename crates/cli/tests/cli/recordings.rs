@@ -1,8 +1,8 @@
-//! Recordings, as the library writes them.
+//! Recordings in the library's format.
 
 use serde_json::{Value, json};
 
-/// Returns an operation, whose number is that of a collective too, if it is one.
+/// Returns an operation, with the number of the collective if it is one.
 pub(crate) fn call(number: u64, collective: Option<u64>, operation: &str, state: &str) -> Value {
     json!({
         "number": number, "collective": collective, "message": null, "operation": operation,
@@ -28,7 +28,7 @@ pub(crate) fn recv(number: u64, peer: usize, state: &str) -> Value {
     with(call(number, None, "recv", state), json!({ "peer": peer, "sent": 0 }))
 }
 
-/// Returns an object with other values of some fields.
+/// Returns an object with changed fields.
 pub(crate) fn with(mut object: Value, changes: Value) -> Value {
     for (name, value) in changes.as_object().unwrap() {
         object[name] = value.clone();

@@ -1,4 +1,4 @@
-//! `nccl run`: what ranks are told, how they end, and that none remains.
+//! `nccl run`: the ranks' environment, their exit, and that no process remains.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, fifo, in_time, lines, marked, nccl, read, run,
-    send, terminal, wait_until,
+    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, fifo, lines, marked, nccl, read, run, send,
+    terminal, wait_until, within_limit,
 };
 
 /// Returns `nccl run` with these options and a script for its ranks.
@@ -22,7 +22,7 @@ fn script(options: &str, script: &str) -> Command {
     command
 }
 
-/// Returns the lines, in the order of their text.
+/// Returns the lines, sorted.
 fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort();
@@ -86,8 +86,8 @@ fn first_failure_ends_the_others_and_gives_the_status() {
 
 #[test]
 fn restarts_run_all_ranks_again_until_none_is_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let logs = folder.path().join("logs");
+    let directory = tempfile::tempdir().unwrap();
+    let logs = directory.path().join("logs");
     let fails_twice = "[ $RANK != 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3; echo attempt $TORCHELASTIC_RESTART_COUNT; \
                        echo error >&2";
     let options = format!("-n 2 --restart 2 --log-dir {}", logs.display());
@@ -106,9 +106,9 @@ fn restarts_run_all_ranks_again_until_none_is_left() {
 
 #[test]
 fn signal_after_a_failed_attempt_ends_the_job() {
-    let folder = tempfile::tempdir().unwrap();
-    let pid = folder.path().join("pid");
-    // More than a pipe holds: until it is read, the attempt is not over, though its rank is.
+    let directory = tempfile::tempdir().unwrap();
+    let pid = directory.path().join("pid");
+    // More than a pipe holds: until it is read, the attempt is not over, although its rank has exited.
     let fails = format!("echo $$ > {0}.new; mv {0}.new {0}; head -c 100000 /dev/zero; exit 3", pid.display());
     let again = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; ";
     let mut command = script("-n 1 --restart 1", &(again.to_owned() + &fails));
@@ -145,7 +145,7 @@ fn bench_measures_the_ranks_of_a_launcher_and_one_prints() {
     let (_, stderr) = run(command.args([NCCL, "bench", "all_reduce", "--cpu", "--ranks", "4"]), 1);
     assert_has(&stderr, &["error: nccl run started this as rank ", " of 2; --ranks"]);
 
-    // Each would be a job of its own.
+    // Each would be a separate job.
     let (_, stderr) = run(bench("all_reduce -e 8").env("WORLD_SIZE", "2"), 1);
     assert_has(&stderr, &["RANK is not set"]);
 }
@@ -213,13 +213,13 @@ fn signal_to_all_processes_starts_no_rank_again() {
     assert!(wait_until(LIMIT, || of("sleep").len() == 3), "{:?}", marked(&mark));
     let terminate = |processes: Vec<u32>| {
         for pid in processes {
-            // It may have ended with another one.
+            // It may have exited with another one.
             let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::TERM);
         }
     };
     let others = of(NCCL);
     terminate(of("sleep"));
-    // On a machine with other work.
+    // On a busy machine.
     thread::sleep(Duration::from_millis(200));
     terminate(others);
     let (_, stderr) = ended(child.wait_with_output().unwrap(), 143, "nccl run");
@@ -227,7 +227,7 @@ fn signal_to_all_processes_starts_no_rank_again() {
     assert_eq!(marked(&mark), []);
 }
 
-/// Sends SIGTERM to each process of a job while the ranks use their time to end.
+/// Sends SIGTERM to each process of a job while the ranks are exiting.
 #[test]
 fn signal_to_all_processes_leaves_the_ranks_their_time() {
     let mark = mark("time");
@@ -245,7 +245,7 @@ fn signal_to_all_processes_leaves_the_ranks_their_time() {
     assert_eq!(printed.next().as_deref(), Some("[0] saved"));
     assert_eq!(child.wait().unwrap().code(), Some(143));
 
-    // A terminal that is closed sends SIGHUP, and so does its shell.
+    // When a terminal is closed, the kernel and the shell both send SIGHUP.
     let mut command = script("-n 1", &slow.replace("TERM", "HUP"));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = lines(&mut child);
@@ -260,8 +260,8 @@ fn signal_to_all_processes_leaves_the_ranks_their_time() {
 
 #[test]
 fn signal_that_is_ignored_at_the_start_is_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
     let wait = format!("echo ready; until [ -e {} ]; do sleep 0.1; done", file.display());
     let line = format!("trap '' HUP; exec '{NCCL}' run -n 1 -- sh -c '{wait}'");
     let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
@@ -284,7 +284,7 @@ fn signal_ends_a_job_whose_output_nobody_reads() {
     assert_eq!(child.0.wait().unwrap().code(), Some(143));
 }
 
-/// The output is lost with its first line, and there is no second one.
+/// The output is lost at its first line, and there is no second line.
 #[test]
 fn lost_output_ends_ranks_that_print_no_more() {
     let once = || script("-n 2", "echo once; sleep 1000");
@@ -299,7 +299,7 @@ fn lost_output_ends_ranks_that_print_no_more() {
 
 #[test]
 fn process_that_the_tool_did_not_start_outlives_it() {
-    // What a shell leaves to the program that it becomes is a child of it.
+    // Children of a shell become children of the program that it executes.
     let sidecar = |rest: &str| {
         let mark = mark("sidecar");
         let line = format!("{MARK}={mark} sleep 1234 & exec '{NCCL}' run -n 1 -- {rest}");
@@ -335,7 +335,7 @@ fn parent(pid: u32) -> u32 {
     stat(pid, 1).parse().unwrap()
 }
 
-/// A shell that controls jobs on a terminal of its own.
+/// A shell with job control on a separate terminal.
 struct Shell {
     screen: File,
     _process: Process,
@@ -356,17 +356,17 @@ impl Shell {
         self.screen.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Returns what is shown until a text has come so many times.
+    /// Returns the output until a text has appeared this many times.
     #[track_caller]
     fn read_until(&mut self, end: &str, times: usize) -> String {
         let mut screen = self.screen.try_clone().unwrap();
         let expected = end.to_owned();
-        in_time(move || {
+        within_limit(move || {
             let mut shown = String::new();
             while shown.matches(&expected).count() < times {
                 let mut buffer = [0; 1000];
                 let count = screen.read(&mut buffer).unwrap_or_default();
-                assert_ne!(count, 0, "{expected:?} does not come after {shown:?}");
+                assert_ne!(count, 0, "{expected:?} does not appear after {shown:?}");
                 shown += &String::from_utf8_lossy(&buffer[..count]);
             }
             shown
@@ -381,7 +381,7 @@ fn job_in_shell(mark: &str, file: &str) -> String {
     )
 }
 
-/// Returns whether the front and all ranks are stopped, or all run.
+/// Returns whether the front and all ranks are stopped, or all are running.
 fn all_are(mark: &str, are_stopped: bool) -> bool {
     let processes = marked(mark);
     let front = processes.iter().filter(|(_, line)| line.contains("nccl run")).map(|(pid, _)| *pid).min();
@@ -393,8 +393,8 @@ fn all_are(mark: &str, are_stopped: bool) -> bool {
 
 #[test]
 fn stop_key_stops_the_ranks_and_fg_lets_them_go_on() {
-    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("stop-key"));
-    let file = folder.path().join("file");
+    let (directory, mark) = (tempfile::tempdir().unwrap(), mark("stop-key"));
+    let file = directory.path().join("file");
     let job = job_in_shell(&mark, file.to_str().unwrap());
     let mut shell = Shell::new(&mark, &format!("{job}; read line; fg; echo end $?; read line"));
     shell.read_until("begun", 2);
@@ -409,13 +409,13 @@ fn stop_key_stops_the_ranks_and_fg_lets_them_go_on() {
 
 #[test]
 fn front_that_is_stopped_alone_stops_the_ranks() {
-    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("stop"));
-    let file = folder.path().join("file");
+    let (directory, mark) = (tempfile::tempdir().unwrap(), mark("stop"));
+    let file = directory.path().join("file");
     let wait = format!("until [ -e {} ]; do sleep 0.1; done", file.display());
     let child = script("-n 2", &wait).env(MARK, &mark).spawn().unwrap();
     assert!(wait_until(LIMIT, || marked(&mark).len() >= 4));
     for signal in [Signal::STOP, Signal::TSTP] {
-        // A process whose group nobody could let go on ignores SIGTSTP; so do the ranks then.
+        // The processes of an orphaned process group ignore SIGTSTP, and then so do the ranks.
         send(child.id(), signal);
         if wait_until(Duration::from_secs(1), || stat(child.id(), 0) == "T") || signal == Signal::STOP {
             assert!(wait_until(LIMIT, || all_are(&mark, true)), "{:?} are not stopped", marked(&mark));
@@ -437,8 +437,8 @@ fn output_on_a_terminal_has_colors_also_with_tostop() {
 
 #[test]
 fn background_job_is_stopped_at_its_output_with_tostop() {
-    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("tostop"));
-    let file = folder.path().join("file");
+    let (directory, mark) = (tempfile::tempdir().unwrap(), mark("tostop"));
+    let file = directory.path().join("file");
     let job = job_in_shell(&mark, file.to_str().unwrap());
     let mut shell = Shell::new(&mark, &format!("stty tostop; {job} & read line; fg; echo end $?; read line"));
     assert!(wait_until(LIMIT, || !marked(&mark).is_empty() && all_are(&mark, true)), "{:?}", marked(&mark));
@@ -451,13 +451,13 @@ fn background_job_is_stopped_at_its_output_with_tostop() {
 
 #[test]
 fn log_that_is_no_file_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let of_rank = folder.path().join("attempt_0/1");
+    let directory = tempfile::tempdir().unwrap();
+    let of_rank = directory.path().join("attempt_0/1");
     fs::create_dir_all(&of_rank).unwrap();
     let log = of_rank.join("stderr.log");
     let start = || {
-        let options = format!("-n 2 --log-dir {}", folder.path().display());
-        in_time(move || run(&mut script(&options, "sleep 1000"), 1)).1
+        let options = format!("-n 2 --log-dir {}", directory.path().display());
+        within_limit(move || run(&mut script(&options, "sleep 1000"), 1)).1
     };
     fifo(&log);
     let killed = "nccl run: rank 0 was ended by signal 9 (SIGKILL), which nccl run had sent\n";
@@ -468,74 +468,74 @@ fn log_that_is_no_file_is_an_error() {
     assert_eq!(start(), expected);
 }
 
-/// Returns a directory with the CPU backend as these files.
+/// Returns a directory with copies of the CPU backend under these names.
 fn with_backend(names: &[&str]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for name in names {
-        let file = folder.path().join(name);
+        let file = directory.path().join(name);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
     }
-    folder
+    directory
 }
 
 #[test]
 fn directory_of_the_cpu_backend_may_follow_without_an_equals_sign() {
-    let folder = with_backend(&["own/libnccl.so.2"]);
-    let library = folder.path().join("own/libnccl.so.2");
+    let directory = with_backend(&["own/libnccl.so.2"]);
+    let library = directory.path().join("own/libnccl.so.2");
     let words = |arguments: &str, status: i32| {
         let mut command = nccl(&format!("run -n 1 {arguments}"));
         // RAS is on by default.
         command
             .args(["-c", "echo $LIBNCCL_PATH $NCCL_RAS_ENABLE $@", "sh", "--", "./own"])
             .env_remove("NCCL_RAS_ENABLE");
-        run(command.current_dir(&folder), status)
+        run(command.current_dir(&directory), status)
     };
     for arguments in ["--cpu=own -- sh", "--cpu ./own -- sh", "--cpu ./own sh"] {
         assert_eq!(words(arguments, 0).0, format!("[0] {} 1 -- ./own\n", library.display()), "{arguments}");
     }
     let mut command = nccl("run -n 1 --cpu ./own sh -c");
     command.arg("echo $NCCL_RAS_ENABLE").env("NCCL_RAS_ENABLE", "0");
-    assert_eq!(run(command.current_dir(&folder), 0).0, "[0] 0\n");
-    // Without a slash it is a program, which is searched for elsewhere.
+    assert_eq!(run(command.current_dir(&directory), 0).0, "[0] 0\n");
+    // A name without a slash is a program, which is searched in PATH.
     assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
-    let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&folder), 1);
+    let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&directory), 1);
     assert_has(&stderr, &["error: no program after the directory of --cpu\n"]);
     for name in ["a b", "a:b"] {
-        let folder = with_backend(&[&format!("{name}/libnccl.so.2")]);
-        let folder = folder.path().join(name).display().to_string();
-        let (_, stderr) = run(nccl("run -n 1").args([&format!("--cpu={folder}"), "--", "true"]), 1);
+        let directory = with_backend(&[&format!("{name}/libnccl.so.2")]);
+        let directory = directory.path().join(name).display().to_string();
+        let (_, stderr) = run(nccl("run -n 1").args([&format!("--cpu={directory}"), "--", "true"]), 1);
         let problem = "cannot be preloaded: its path has a blank or a colon";
-        assert_eq!(stderr, format!("error: {folder} {problem}\n"));
+        assert_eq!(stderr, format!("error: {directory} {problem}\n"));
     }
 }
 
-/// A package of Python's that prints the directories of an emulation of CUDA and of NCCL.
+/// A Python package that prints the directories of a CUDA emulation and of NCCL.
 #[test]
 fn cpu_without_a_directory_finds_the_python_package() {
-    let folder = with_backend(&["lib/libnccl.so.2"]);
-    let [package, cuda, library] = ["libnccl_cpu", "cuda", "lib"].map(|name| folder.path().join(name));
-    [&package, &cuda].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let directory = with_backend(&["lib/libnccl.so.2"]);
+    let [package, cuda, library] = ["libnccl_cpu", "cuda", "lib"].map(|name| directory.path().join(name));
+    [&package, &cuda].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
     let (cuda, library) = (cuda.display(), library.display());
     fs::write(package.join("__init__.py"), "").unwrap();
     fs::write(package.join("__main__.py"), format!("print('{cuda}:{library}')")).unwrap();
     let mut command = nccl("run -n 1 --cpu -- sh -c");
-    command.arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH").env("PYTHONPATH", folder.path());
+    command.arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH").env("PYTHONPATH", directory.path());
     let (stdout, _) = run(command.env_remove("LD_LIBRARY_PATH"), 0);
     assert_eq!(stdout, format!("[0] {library}/libnccl.so.2 {cuda}:{library}\n"));
 }
 
 #[test]
 fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_them() {
-    let folder = with_backend(&["libnccl.so.2", "own.so", "libnccl-trace.so"]);
+    let directory = with_backend(&["libnccl.so.2", "own.so", "libnccl-trace.so"]);
     let [library, own, trace, program, source] =
         ["libnccl.so.2", "own.so", "libnccl-trace.so", "program", "program.c"]
-            .map(|name| folder.path().join(name));
+            .map(|name| directory.path().join(name));
     let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
     fs::write(&source, code).unwrap();
     let preloaded = |given: &str| {
         let mut command = nccl("run -n 1");
-        command.arg(format!("--cpu={}", folder.path().display()));
+        command.arg(format!("--cpu={}", directory.path().display()));
         // The program is started by another.
         command.args(["--", "sh", "-c", "\"$0\"; exit $?"]).arg(&program);
         run(command.env("LD_PRELOAD", given).env("ASAN_OPTIONS", "detect_leaks=0"), 0).0
@@ -550,8 +550,8 @@ fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_t
     }
 }
 
-/// `LIBNCCL_TEST_KILLS` rounds, 10 by default: in each a process is killed at any time, also between two attempts, and nothing remains
-/// of the run: no process, and no file or socket.
+/// Kills a process at a random time, including between two attempts. No process, file or socket of the run must remain. Repeated
+/// `LIBNCCL_TEST_KILLS` times, by default 10.
 #[test]
 fn random_kills_leave_nothing() {
     let rounds =
@@ -576,7 +576,7 @@ fn random_kills_leave_nothing() {
             processes.get(random.below(processes.len().max(1))).map_or(child.0.id(), |(pid, _)| *pid);
         let _ = kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL);
         if victim != child.0.id() {
-            // The ranks may have been started again, or a child of one was killed.
+            // The ranks may have been restarted, or a child of one was killed.
             thread::sleep(Duration::from_millis(50));
             send(child.0.id(), Signal::TERM);
         }
@@ -587,6 +587,6 @@ fn random_kills_leave_nothing() {
             marked(&mark)
         );
     }
-    // Other programs make files, too.
+    // Other programs create files too.
     assert!(wait_until(LIMIT, || files() <= before), "{} files in /dev/shm, {before} before", files());
 }

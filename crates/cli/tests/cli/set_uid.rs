@@ -1,4 +1,4 @@
-//! `nccl` as a program with more rights than the user who starts it, whose environment it must not obey.
+//! `nccl` as a program with more rights than its user, whose environment it must ignore.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use rustix::process::{Signal, geteuid};
 
 use crate::common::{LIMIT, NCCL, Process, lines, read, run, send, wait_until};
 
-/// A user with no rights.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 /// Installs a copy of `nccl`. Another process writes it: a child that another test starts meanwhile would have a file of this one
@@ -25,13 +25,13 @@ fn set_gid_program_that_would_start_itself_is_refused() {
         println!("skipped: set_gid_program_that_would_start_itself_is_refused, which only root can try");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("nccl");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("nccl");
     install(&program, 0o2755);
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let comparison = "bench compare --backend dlopen --backend cpu --rounds 1 -- all_reduce -e 64";
     for arguments in ["run -n 1 -- true", "bench all_reduce --cpu --processes", comparison] {
-        // Where it is not refused, each process starts another one: the limit counts those of the user, which root has none of.
+        // If it is not refused, each process starts another one. The limit counts the user's processes, and does not apply to root.
         let mut command = Command::new("prlimit");
         command.args(["--nproc=100", "--cpu=5", "--"]).arg(&program).args(arguments.split(' '));
         let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
@@ -50,22 +50,22 @@ fn set_uid_program_writes_no_file_that_a_variable_names() {
         return;
     }
     for (mode, is_obeyed) in [(0o755, true), (0o4755, false)] {
-        let folder = tempfile::tempdir().unwrap();
-        let [program, precious, open] = ["nccl", "precious", "open"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [program, precious, open] = ["nccl", "precious", "open"].map(|name| directory.path().join(name));
         install(&program, mode);
         fs::write(&precious, "precious").unwrap();
         fs::create_dir(&open).unwrap();
-        for (path, mode) in [(folder.path(), 0o755), (&open, 0o777)] {
+        for (path, mode) in [(directory.path(), 0o755), (&open, 0o777)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        // That of the rank whose thread was first.
+        // The recording of the rank whose thread was first.
         let recordings = ["rank0.json", "rank1.json"].map(|name| open.join(name));
         recordings.iter().for_each(|recording| symlink(&precious, recording).unwrap());
         let written = || {
             let is_file = |path: &&PathBuf| fs::symlink_metadata(path).is_ok_and(|file| file.is_file());
             recordings.iter().find(is_file)
         };
-        // A signal writes what the ranks have recorded, or ends a program that does not know of it.
+        // A signal writes the ranks' recordings, or ends a program that does not handle it.
         let mut command = Command::new(&program);
         command.args("bench all_reduce --cpu --ranks 2 -b 8 -e 8 -n 10 -N 0".split(' '));
         command.env("LIBNCCL_RECORDER", "10").env("LIBNCCL_RECORDER_FILE", open.join("rank"));
@@ -75,7 +75,7 @@ fn set_uid_program_writes_no_file_that_a_variable_names() {
         assert!(rows.any(|row| row.trim_start().starts_with("8 ")), "nothing was measured");
         send(child.0.id(), Signal::USR1);
         if is_obeyed {
-            assert!(wait_until(LIMIT, || written().is_some()), "no recording in the place of a link");
+            assert!(wait_until(LIMIT, || written().is_some()), "no recording instead of a link");
             let mode = fs::metadata(written().unwrap()).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         } else {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::common::{assert_has, nccl, read, run};
 
-/// Commands that were run in a temporary directory, and what they printed.
+/// Commands that were run in a temporary directory, and their output.
 pub(crate) struct Session {
     directory: TempDir,
     redactions: Redactions,
@@ -27,7 +27,7 @@ impl Session {
             ("[HOST]", format!(r" *\b{host}\b")),
             ("[PID]", r"(?:Pid|[pP]rocess)(?<redacted> +\d+)".into()),
             ("[VERSION]", format!(r"nccl (?<redacted>{})", env!("CARGO_PKG_VERSION"))),
-            // In a row of `nccl bench`, before the number of wrong elements.
+            // In a row of `nccl bench`, before the number of mismatches.
             ("[TIMES]", r"(?m)(?<redacted>(?: +\d+(?:\.\d+)?(?:e[+-]\d+)?){3}) +(?:\d+|N/A)(?: |$)".into()),
             ("[PORT]", r"127\.0\.0\.1:(?<redacted>\d+)".into()),
             ("[DURATION]", r"within (?<redacted>\d+\.\ds)".into()),
@@ -41,7 +41,7 @@ impl Session {
         Self { directory, redactions, text: String::new() }
     }
 
-    /// Prints the name instead of what varies.
+    /// Replaces variable text by this name.
     pub(crate) fn redact(&mut self, name: &'static str, text: &str) {
         self.redactions.insert(name, text.to_owned()).unwrap();
     }
@@ -54,7 +54,7 @@ impl Session {
         read(&self.path(name))
     }
 
-    /// Returns the commands and what they printed until now.
+    /// Returns the commands and their output so far.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -67,7 +67,7 @@ impl Session {
         path
     }
 
-    /// Runs `nccl` with these arguments, between which are spaces.
+    /// Runs `nccl` with these arguments, separated by spaces.
     pub(crate) fn nccl(&mut self, arguments: &str) {
         self.run(arguments, &mut nccl(arguments));
     }
@@ -91,7 +91,7 @@ impl Session {
         stdout
     }
 
-    /// Runs `nccl bench` on the CPU backend, which has to succeed with no wrong element, and adds the rows of its table.
+    /// Runs `nccl bench` on the CPU backend, which must succeed without mismatches, and adds the table's rows.
     #[track_caller]
     pub(crate) fn bench_rows(&mut self, arguments: &str) {
         let (stdout, stderr) = run(&mut nccl(&format!("{arguments} --cpu")), 0);
@@ -101,8 +101,8 @@ impl Session {
         self.add(&format!("$ nccl {arguments}"), &rows);
     }
 
-    /// Runs the commands of the file, which are in lines after `$ nccl `, and compares what they print with the rest of it. Lines after
-    /// `## ` are comments.
+    /// Runs the commands of the file, which are in lines that begin with `$ nccl `, and compares their output with the rest of it. Lines
+    /// that begin with `## ` are comments.
     #[track_caller]
     pub(crate) fn replay(mut self, name: &str, run: impl Fn(&mut Self, &str)) {
         for line in read(&file(name)).lines() {
@@ -140,7 +140,7 @@ fn file(name: &str) -> PathBuf {
 #[test]
 fn each_snapshot_is_that_of_a_test() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
-    let texts = [sources.clone(), sources.join("doctor")].map(|folder| fs::read_dir(folder).unwrap());
+    let texts = [sources.clone(), sources.join("doctor")].map(|directory| fs::read_dir(directory).unwrap());
     let texts = texts.into_iter().flatten().map(|entry| entry.unwrap().path());
     let sources: String = texts.filter(|path| path.is_file()).map(|path| read(&path)).collect();
     let snapshots = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());

@@ -1,4 +1,4 @@
-//! `nccl trace`, and the library that it gives a program in NCCL's place, with C programs on the CPU backend.
+//! `nccl trace` and its interposer, with C programs on the CPU backend.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,32 +18,32 @@ use tempfile::TempDir;
 use crate::common::{LIMIT, Process, assert_has, json, lines, nccl, read, repository, run, send, wait_until};
 use crate::snapshot::Session;
 
-/// Folders with the CPU backend, the library that records, programs, and recordings.
+/// Directories with the CPU backend, the library that records, programs, and recordings.
 struct Fixture {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (library, file, links) in [
             ("nccl_cpu", "cpu/libnccl.so.2", &["cpu/libnccl.so"][..]),
             ("nccl_trace", "trace/libnccl-trace.so", &["trace/libnccl.so.2", "trace/libnccl.so"]),
         ] {
-            let path = folder.path().join(file);
+            let path = directory.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::copy(shared_object(library), &path).unwrap();
-            links.iter().for_each(|link| symlink(&path, folder.path().join(link)).unwrap());
+            links.iter().for_each(|link| symlink(&path, directory.path().join(link)).unwrap());
         }
-        fs::create_dir(folder.path().join("recordings")).unwrap();
-        Self { folder }
+        fs::create_dir(directory.path().join("recordings")).unwrap();
+        Self { directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    /// Compiles a file of the library's tests to a file of this name.
+    /// Compiles a source of the library's tests into a file of this name.
     fn compile(&self, source: &str, name: &str, options: &[&str]) -> PathBuf {
         let (root, program) = (repository(), self.path(name));
         let mut cc = Command::new("cc");
@@ -59,10 +59,10 @@ impl Fixture {
         self.trace_into(&self.path("recordings"), program)
     }
 
-    fn trace_into(&self, folder: &Path, program: &Path) -> Command {
+    fn trace_into(&self, directory: &Path, program: &Path) -> Command {
         let mut command = nccl("trace --recorder");
         command.arg(self.path("trace/libnccl-trace.so"));
-        command.arg("--output").arg(folder).arg("--").arg(program);
+        command.arg("--output").arg(directory).arg("--").arg(program);
         command.env("LD_LIBRARY_PATH", self.path("cpu")).env_remove("LD_PRELOAD");
         command
     }
@@ -78,7 +78,7 @@ impl Fixture {
     }
 }
 
-/// The mistakes of the last of three ranks, the kinds of finding that name them, and the call that is named.
+/// The mistakes of the last of three ranks, the expected kinds of findings, and the named call.
 const MISTAKES: [(&str, &[&str], &str); 10] = [
     ("order", &["other_order", "other_operation"], "broadcast"),
     ("count", &["other_size"], "allreduce"),
@@ -97,9 +97,9 @@ fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
     let fixture = Fixture::new();
     let program = fixture.compile("mistakes.c", "mistakes", &["-lnccl"]);
     let problem = |(mistake, kinds, call): &(&str, &[&str], &str)| {
-        let [folder, ids] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [directory, ids] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let start = |rank: usize| {
-            let mut command = fixture.trace_into(folder.path(), &program);
+            let mut command = fixture.trace_into(directory.path(), &program);
             command.arg(mistake).arg(ids.path()).env("RANK", rank.to_string());
             // A group's collectives come first, as in NCCL.
             command.env("LIBNCCL_CPU_STRICT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -108,7 +108,7 @@ fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
         let outputs = [0, 1, 2].map(start).map(|rank| rank.wait_with_output().unwrap());
         let is_dead = outputs.each_ref().map(|output| !output.status.success());
         let expected = [false, false, *mistake == "dead rank"];
-        let report = nccl("recorder diff --json").arg(folder.path()).output().unwrap().stdout;
+        let report = nccl("recorder diff --json").arg(directory.path()).output().unwrap().stdout;
         let report: Value = serde_json::from_slice(&report).unwrap_or_default();
         let finding = &report["findings"][0];
         let is_named = kinds.contains(&finding["kind"].as_str().unwrap_or_default())
@@ -125,7 +125,7 @@ fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
     }
 }
 
-/// Checks every field of what `calls.c` leaves.
+/// Checks every field of the recordings of `calls.c`.
 fn check_calls(fixture: &Fixture, output: &Output) {
     assert!(output.status.success(), "{output:?}");
     let mut recordings = fixture.recordings();
@@ -133,7 +133,7 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     assert_eq!(file, "rank0.json");
     let mut ids: Vec<Value> = vec![];
     for communicator in recording["communicators"].as_array_mut().unwrap() {
-        // The two ranks share one, and each half has its own.
+        // The two ranks share one communicator, and each half has its own.
         let id = communicator["id"].take();
         let known = ids.iter().position(|other| *other == id);
         communicator["id"] = json!(known.unwrap_or(ids.len()));
@@ -156,8 +156,8 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     session.check("trace_calls");
 }
 
-/// A program that is linked, also if its NCCL is preloaded, as `nccl run --cpu` does, or if another one is named; and one that loads
-/// NCCL by name.
+/// A program that is linked with NCCL, including with a preloaded NCCL, as for `nccl run --cpu`, or with another named NCCL; and a
+/// program that loads NCCL by name.
 #[test]
 fn program_is_recorded_however_it_finds_nccl() {
     for name in ["libnccl.so.2", "libnccl.so"] {
@@ -179,7 +179,7 @@ fn program_is_recorded_however_it_finds_nccl() {
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent"), 1);
     assert_eq!(error, "error: there is no file /nonexistent; expected an NCCL library\n");
-    // In NCCL's place, without being preloaded.
+    // Replaces NCCL without being preloaded.
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", fixture.path("trace")).env_remove("LD_PRELOAD");
     command.env("LIBNCCL_TRACE_LIBRARY", fixture.path("cpu/libnccl.so.2"));
@@ -202,7 +202,7 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     let mut child = fixture.trace(&program).arg("wait").stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(lines(&mut child).next().unwrap(), "waiting");
-    // It is about to call, and then waits for ever.
+    // It is about to call, and then waits forever.
     let is_waiting = || {
         send(child.id(), Signal::USR1);
         let file = fs::read_to_string(fixture.path("recordings/rank0.json")).unwrap_or_default();
@@ -244,7 +244,7 @@ fn program_in_a_call_is_compared_on_request_and_goes_on() {
     }
 }
 
-/// Each waits until all have started, and then ends within a millisecond.
+/// Each program waits until all have started, and then exits within a millisecond.
 #[test]
 fn short_processes_of_one_rank_leave_a_recording_each_and_replace_those_of_earlier_jobs() {
     const ROUNDS: usize = 25;
@@ -263,7 +263,7 @@ fn short_processes_of_one_rank_leave_a_recording_each_and_replace_those_of_earli
         let mut children = [start(), start(), start()];
         children.iter_mut().for_each(|child| drop(child.stdin.take()));
         children.iter_mut().for_each(|child| assert!(child.wait().unwrap().success()));
-        // Those with a process id in their names are of all rounds.
+        // Recordings with a process id in their names accumulate over all rounds.
         let names: Vec<_> = fixture.recordings().into_iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), 1 + 2 * round, "{names:?}");
         let modified = fs::metadata(&usual).unwrap().modified().unwrap();
@@ -323,7 +323,7 @@ fn device_functions() -> BTreeSet<String> {
     text.lines().filter_map(name).collect()
 }
 
-/// Prints what recording adds to an operation of a library that does nothing: docs/hangs.md.
+/// Prints the overhead of recording for an operation of a library that does nothing: docs/hangs.md.
 #[test]
 #[ignore = "measures; to be run alone, optimised: see docs/hangs.md"]
 fn cost_of_an_operation() {
@@ -339,7 +339,7 @@ fn cost_of_an_operation() {
             let mut command = Command::new(&program);
             command
                 .args([CALLS.to_string(), communicators.to_string()])
-                .env("LD_LIBRARY_PATH", fixture.folder.path());
+                .env("LD_LIBRARY_PATH", fixture.directory.path());
             if is_traced {
                 command
                     .env("LD_PRELOAD", &library)

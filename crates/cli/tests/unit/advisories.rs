@@ -10,8 +10,8 @@ use crate::nccl_file::Variables;
 use crate::settings::Settings;
 use crate::system::System;
 
-/// Returns whether an entry holds for a release on a machine that is made for its conditions, or on another.
-fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
+/// Returns whether an entry holds for a version on a machine that meets its conditions, or on another machine.
+fn holds(advisory: &Advisory, version: Version, is_own: bool) -> bool {
     let root = tempfile::tempdir().unwrap();
     let mut environment = Vec::new();
     let mut driver = Driver::default();
@@ -49,11 +49,11 @@ fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
     let known = Variables::default();
     let examined =
         Examined { system: &system, settings: &settings, driver: &driver, library: None, known: &known };
-    advisory.holds(&examined, release, false)
+    advisory.holds(&examined, version, false)
 }
 
 #[test]
-fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
+fn each_entry_holds_for_its_example_and_not_for_a_good_version() {
     let others = ["id", "level", "releases", "symptom", "advice", "source", "bad", "good", "unless_setting"];
     let entries: Vec<serde_json::Map<_, _>> =
         serde_json::from_str(include_str!("../../src/doctor/advisories.json")).unwrap();
@@ -67,7 +67,7 @@ fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
             assert!(!holds(advisory, good.0, true), "{id}: {}", good.0);
         }
         assert!(has_conditions || advisory.good.is_some(), "{id} holds everywhere");
-        assert!(!holds(advisory, Version::new(2, 32, 3), false), "{id} holds for the newest release");
+        assert!(!holds(advisory, Version::new(2, 32, 3), false), "{id} holds for the newest version");
         assert!(ids.insert(id), "{id} is there twice");
         let public = ["https://github.com/", "https://docs.nvidia.com/"];
         assert!(public.iter().any(|host| advisory.source.starts_with(host)), "{id}");

@@ -10,7 +10,7 @@ fn data(data_type: DataType, op: ReduceOp, ranks: usize, seed: usize) -> Data {
 }
 
 #[test]
-fn wrong_elements_of_a_pattern_are_counted() {
+fn mismatches_of_a_pattern_are_counted() {
     let data = data(DataType::Float32, ReduceOp::Sum, 3, 1);
     let pattern = data.reduced();
     let right = pattern.block(COUNT);
@@ -35,7 +35,7 @@ fn zeros_of_both_signs_are_equal() {
 }
 
 #[test]
-fn first_wrong_element_is_named_with_its_place() {
+fn first_mismatch_is_named_with_its_position() {
     let data = data(DataType::Float16, ReduceOp::Sum, 3, 1);
     let pattern = data.reduced();
     let mut buffer = pattern.block(COUNT);

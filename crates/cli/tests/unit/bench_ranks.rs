@@ -43,7 +43,7 @@ fn share_is_the_least_of_hosts_and_devices() {
     let on_device = rank("a", Some("0"), None, 160);
     assert_eq!(available_bytes(&[on_device.clone(), rank("a", Some("1"), None, 320)]), 150);
     assert_eq!(available_bytes(&[on_device.clone(), on_device]), 75);
-    // A device of the emulation.
+    // An emulated device.
     assert_eq!(
         available_bytes(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
         60

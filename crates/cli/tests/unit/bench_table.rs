@@ -78,7 +78,7 @@ fn table(arguments: &str) -> String {
 }
 
 /// The lines after the first one are those that nccl-tests' `writeDeviceReport`, `writeResultHeader`,
-/// `writeBenchmarkLineBody` and `writeResultFooter` print, but for the name of the program.
+/// `writeBenchmarkLineBody` and `writeResultFooter` print, except the name of the program.
 #[test]
 fn table_has_the_format_of_nccl_tests() {
     let text = table("all_reduce -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");

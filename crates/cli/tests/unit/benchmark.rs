@@ -19,7 +19,7 @@ fn bus_factor_is_that_of_nccl_tests() {
     }
 }
 
-/// Returns count, elements sent, elements received, larger buffer and elements that count, of 1000 floats.
+/// Returns count, sent elements, received elements, larger buffer and counted elements for 1000 floats.
 fn sizes(benchmark: Benchmark, ranks: usize) -> [usize; 5] {
     let shape = Shape::new(benchmark, 1000, 4, ranks);
     [shape.count, shape.send, shape.recv, shape.total(), shape.moved()]

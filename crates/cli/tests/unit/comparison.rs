@@ -25,7 +25,7 @@ fn compare(one: &[f64], two: &[f64]) -> Comparison {
 
 #[test]
 fn figures_of_rounds_are_those_of_the_round_with_the_median_ratio() {
-    // The medians of the sides are 3.8 and 0.3, of rounds that have nothing to do with each other.
+    // The medians of the sides are 3.8 and 0.3, from unrelated rounds.
     let comparison = compare(&[3.8, 0.3, 0.4, 3.9, 3.8], &[3.8, 0.3, 0.3, 0.3, 0.2]);
     let row = &comparison.rows[0];
     assert_eq!((row.times_us, row.ratio), ([0.4, 0.3], 0.4 / 0.3));
@@ -36,7 +36,7 @@ fn figures_of_rounds_are_those_of_the_round_with_the_median_ratio() {
 }
 
 #[test]
-fn slowdown_of_each_round_is_the_ratio_whatever_the_noise() {
+fn slowdown_of_each_round_is_the_ratio_despite_noise() {
     let mut random = Random(1);
     for rounds in 1..=9 {
         let noise = [(); 9].map(|()| 1.0 + (random.next() >> 40) as f64);

@@ -1,5 +1,5 @@
-//! The doctor on fabricated machines: findings that need files, devices or interfaces of such a machine. What environment variables
-//! and the library's behaviour give is in `tests/cli/doctor`.
+//! The doctor on fabricated machines: findings that need files, devices or interfaces of such a machine. `tests/cli/doctor` has the
+//! findings from environment variables and the library's behavior.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,14 +42,14 @@ fn library(path: Option<&str>, version: Version, memory: &str, file: NcclFile) -
     }
 }
 
-/// A machine whose files lie in a temporary folder.
+/// A machine whose files are in a temporary directory.
 struct Machine {
     root: tempfile::TempDir,
     system: System,
     probe: Probe,
     driver: Driver,
     id: Check,
-    /// The sections of which all findings are shown.
+    /// The sections whose findings are all shown.
     shown: &'static str,
 }
 
@@ -107,14 +107,14 @@ impl Machine {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
-    /// Writes a library with more variables than the CPU backend can be taken for.
+    /// Writes a library with too many variables to be taken for the CPU backend.
     fn library(&self, path: &str, release: &str, cuda: &str) {
         let more: String = (0..50).map(|index| format!("NCCL_VARIABLE_{index}_OF_MANY\0")).collect();
         let text = format!("NCCL version {release}+cuda{cuda}\0{VARIABLES}{more}");
         write_library(&self.place(path), text.as_bytes());
     }
 
-    /// Writes the metadata of a package of Python that came with a library of the size of the one at `path`.
+    /// Writes the metadata of a Python package whose library has the same size as the library at `path`.
     fn package(&self, name: &str, release: &str, path: &str) {
         let info = format!("{SITE}/{name}-{release}.dist-info");
         let package = name.replace('_', "-");
@@ -126,7 +126,7 @@ impl Machine {
         self.write(&format!("{info}/RECORD"), &format!("nvidia/nccl/lib/libnccl.so.2,sha256=abc,{size}\n"));
     }
 
-    /// Examines the machine, on which a program gets the library at `path`.
+    /// Examines the machine, on which a program loads the library at `path`.
     fn with(mut self, path: &str) -> Report {
         let place = fs::canonicalize(self.place(path)).unwrap();
         let file = NcclFile::read(&place).unwrap();
@@ -154,9 +154,9 @@ impl Machine {
 
 const CASES: &str = include_str!("doctor.txt");
 
-/// The file has a line `$ CHANGES` for each machine, and the findings of it below; with `SNAPSHOTS=overwrite`, they are written there.
-/// Changes of the healthy machine are separated by `|`: `NAME=VALUE` sets a variable, `/path=TEXT` writes a file, `-/path` removes a
-/// directory; [`change`] has others.
+/// The file has a line `$ CHANGES` for each machine, followed by its findings; `SNAPSHOTS=overwrite` rewrites them. Changes to the
+/// healthy machine are separated by `|`: `NAME=VALUE` sets a variable, `/path=TEXT` writes a file, `-/path` removes a directory;
+/// [`change`] has others.
 #[test]
 fn each_machine_has_its_findings() {
     let mut found = String::new();
@@ -226,7 +226,7 @@ fn change(machine: &mut Machine, text: &'static str) {
             let words: Vec<_> = value.split(' ').collect();
             machine.library(words[0], words[1], &words[2].replace("\\s", " "));
         }
-        // A package with a version and the size of a library.
+        // A package with a version and a library size.
         "package" => {
             let words: Vec<_> = value.split(' ').collect();
             machine.package(words[0], words[1], words[2]);
@@ -253,7 +253,7 @@ fn change(machine: &mut Machine, text: &'static str) {
             machine.id = Check { ok: false, problem: Some(value.into()), address: None };
             machine.probe.call = Some(Call::default());
         }
-        // The first and the end of those that are there, or the error.
+        // The first and the end of the existing ones, or the error.
         "interfaces" => match value.split_once(' ').map(|(first, end)| (first.parse(), end.parse())) {
             Some((Ok(first), Ok(end))) => {
                 machine.system.interfaces =
@@ -266,7 +266,7 @@ fn change(machine: &mut Machine, text: &'static str) {
             let addresses = value.split(' ').map(|address| address.parse::<IpAddr>().unwrap());
             machine.system.interfaces.as_mut().unwrap()[0].addresses.extend(addresses);
         }
-        // The sections of which the other findings are shown.
+        // The sections whose other findings are shown.
         "ok" => machine.shown = value,
         // The driver's error, its CUDA, its GPUs, and the kernel's module.
         "driver" => machine.driver.problem = Some(value.into()),
@@ -282,7 +282,7 @@ fn change(machine: &mut Machine, text: &'static str) {
 }
 
 #[test]
-fn copy_is_compared_with_a_library_whose_file_does_not_tell_its_release() {
+fn copy_is_compared_with_a_library_whose_file_lacks_its_version() {
     let warnings = |version: &str, path: Option<&str>| {
         let machine = Machine::healthy();
         let library = library(path, version.parse().unwrap(), "host", NcclFile::default());

@@ -7,7 +7,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 
 use super::{Cuda, KNOWN, NcclFile};
 
-/// Writes a shared object with these constants, and nothing else.
+/// Writes a shared object that contains only these constants.
 pub(crate) fn write_library(file: &Path, constants: &[u8]) {
     const HEADER: usize = 64;
     let names = b"\0.rodata\0.shstrtab\0";
@@ -45,9 +45,9 @@ pub(crate) fn write_library(file: &Path, constants: &[u8]) {
 }
 
 #[test]
-fn constants_give_the_release_and_the_variables() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("libnccl.so.2");
+fn constants_give_the_version_and_the_variables() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("libnccl.so.2");
     write_library(
         &file,
         b"\x01\x02NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0\x07MbP?NCCL_P2P_DISABLE\0wr_id == NCCL_IB_DUMMY\0NCCL_ is no name\0NCCL_lower\0",
@@ -61,8 +61,8 @@ fn constants_give_the_release_and_the_variables() {
 
 #[test]
 fn random_files_are_read_or_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("libnccl.so.2");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("libnccl.so.2");
     write_library(&file, b"NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0NCCL_P2P_DISABLE\0");
     let (good, mut random, mut read) = (std::fs::read(&file).unwrap(), Random(31), 0);
     for _ in inputs(5_000) {
@@ -79,8 +79,8 @@ fn random_files_are_read_or_none() {
 
 #[test]
 fn file_of_another_kind_is_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("libnccl.so");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("libnccl.so");
     for bytes in [&b""[..], b"GROUP ( libnccl.so.2 )", b"\x7fELF\x02\x01\x01"] {
         std::fs::write(&file, bytes).unwrap();
         assert_eq!(NcclFile::read(&file), None);
@@ -88,12 +88,12 @@ fn file_of_another_kind_is_none() {
 }
 
 #[test]
-fn newest_release_is_that_of_the_header() {
+fn newest_version_is_the_headers() {
     assert_eq!(KNOWN.release().unwrap(), Version::HEADER);
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
@@ -104,7 +104,7 @@ fn variables_of_the_cpu_backend_are_those_in_its_sources() {
     let mut found = BTreeSet::new();
     for file in ["cpu/src", "../cuda-emulation/common/src", "../cuda-emulation/driver/src"]
         .iter()
-        .flat_map(|folder| sources(&crates.join(folder)))
+        .flat_map(|directory| sources(&crates.join(directory)))
     {
         let text = fs::read_to_string(&file).unwrap();
         let text = text.split("#[cfg(test)]").next().unwrap();

@@ -55,7 +55,7 @@ fn fields_follow_the_operation() {
 }
 
 #[test]
-fn many_wrong_elements_and_a_failure_are_kept() {
+fn many_mismatches_and_a_failure_are_kept() {
     let wrong = TABLE
         .replace("0.00    3 ", "0.00    2.09715e+06 ")
         .replace("       3     1.00", "  2.09715e+06  1.00");

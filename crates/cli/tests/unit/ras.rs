@@ -40,7 +40,7 @@ fn metrics_have_a_type_and_escaped_labels() {
         "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\\\\u001b\",pid=\"7\",\
          device=\"3\",collective=\"AllReduce\"} 5",
         "nccl_ras_verdicts{verdict=\"dead\"} 1",
-        // A rank that is dead, one without a state, and time-outs of which nothing is said.
+        // A dead rank, a rank without a state, and unexplained timeouts.
         "nccl_ras_problems 3",
     ] {
         assert!(metrics.lines().any(|printed| printed == line), "{line}\n{metrics}");

@@ -5,17 +5,17 @@ use super::{Action, Event, Machine, Outcome, Phase};
 const RANKS: usize = 2;
 const RESTARTS: u32 = 1;
 
-/// A job whose processes, pipes and clock are numbers.
+/// A simulated job, whose processes, pipes and clock are numbers.
 #[derive(Default, Clone)]
 struct Job {
     machine: Machine,
     is_starting: bool,
     running: usize,
-    /// The ranks that SIGKILL has not ended were named, and so many were left behind.
+    /// The number of ranks that survived SIGKILL, once they were named and left behind.
     are_named: bool,
     abandoned: usize,
-    /// The ranks that run have been sent a signal that ends them, and the one that none survives.
-    is_told: bool,
+    /// The running ranks have been sent a signal that ends them, or SIGKILL.
+    is_signaled: bool,
     is_killed: bool,
     has_output: bool,
     is_swept: bool,
@@ -23,10 +23,10 @@ struct Job {
     front_is_there: bool,
     front_is_stopped: bool,
     is_stopped: bool,
-    /// An event has come after which no rank may start.
+    /// An event has occurred after which no rank may start.
     has_to_end: bool,
-    /// A signal or the front's end was among them.
-    is_asked: bool,
+    /// One of these events was a signal, or the exit of the front.
+    is_end_requested: bool,
     attempts: u32,
     exits: Vec<u8>,
 }
@@ -38,7 +38,7 @@ impl Job {
         Self { machine, is_swept, is_waiting, front_is_there, ..Self::default() }
     }
 
-    /// Returns the events that can come now.
+    /// Returns the events that are possible now.
     fn possible(&self) -> Vec<Event> {
         let mut events =
             vec![Event::Signal(Signal::USR1), Event::Signal(Signal::TERM), Event::OutputLost(141)];
@@ -69,10 +69,10 @@ impl Job {
     fn on(&mut self, event: Event) {
         match event {
             Event::Signal(Signal::USR1) => {}
-            Event::Signal(_) => (self.has_to_end, self.is_asked) = (true, true),
+            Event::Signal(_) => (self.has_to_end, self.is_end_requested) = (true, true),
             Event::OutputLost(_) => self.has_to_end = true,
             Event::FrontEnded => {
-                (self.has_to_end, self.is_asked, self.front_is_there) = (true, true, false);
+                (self.has_to_end, self.is_end_requested, self.front_is_there) = (true, true, false);
             }
             Event::FrontStopped(is_stopped) => self.front_is_stopped = is_stopped,
             Event::Started => self.is_starting = false,
@@ -90,7 +90,7 @@ impl Job {
             self.perform(action);
         }
         if matches!(event, Event::Ended(1..) | Event::NotStarted) || self.has_to_end {
-            assert!(self.running == 0 || self.is_told || !self.exits.is_empty(), "nobody ends the ranks");
+            assert!(self.running == 0 || self.is_signaled || !self.exits.is_empty(), "nobody ends the ranks");
         }
         assert!(
             self.is_starting
@@ -110,9 +110,9 @@ impl Job {
                     assert_eq!(attempt, self.attempts);
                     self.attempts += 1;
                     (self.has_output, self.is_swept) = (true, false);
-                    (self.is_told, self.is_killed, self.are_named) = (false, false, false);
+                    (self.is_signaled, self.is_killed, self.are_named) = (false, false, false);
                 }
-                assert!(!self.is_told, "a rank starts after the others were told to end");
+                assert!(!self.is_signaled, "a rank starts after the others were sent a signal");
                 (self.is_starting, self.is_stopped) = (true, false);
                 self.running += 1;
             }
@@ -120,7 +120,7 @@ impl Job {
             Action::Send(Signal::CONT) => self.is_stopped = false,
             Action::Send(Signal::USR1) => {}
             Action::Send(signal) => {
-                self.is_told = true;
+                self.is_signaled = true;
                 self.is_killed |= signal == Signal::KILL;
             }
             Action::Sweep => {
@@ -140,14 +140,14 @@ impl Job {
         }
     }
 
-    /// Lets time pass: nothing happens any more but what has to.
+    /// Lets time pass: only inevitable events occur.
     fn run_out(mut self) {
         for _ in 0..30 {
             let event = match self.running - usize::from(self.is_starting) {
                 _ if self.is_starting => Event::Started,
-                1.. if self.is_killed || !self.is_told => Event::Ended(0),
-                // Who ends a job may have stopped reading before.
-                0 if self.is_swept && self.has_output && !self.is_asked => Event::OutputEnded,
+                1.. if self.is_killed || !self.is_signaled => Event::Ended(0),
+                // The reader may have closed the output before.
+                0 if self.is_swept && self.has_output && !self.is_end_requested => Event::OutputEnded,
                 _ if !self.exits.is_empty() => break,
                 _ => {
                     assert!(self.is_waiting, "nothing will ever happen");
@@ -162,7 +162,7 @@ impl Job {
     }
 }
 
-/// Six events in every order that can be, at every point of two attempts. After each the job runs out.
+/// Six events in every possible order, at every point of two attempts. Afterwards the job runs to its end.
 #[test]
 fn every_order_of_events_ends_the_job_once_and_leaves_nothing() {
     fn explore(job: &Job, events: usize, orders: &mut usize) {

@@ -5,7 +5,7 @@ use rustix::process::Rlimit;
 use super::{Interface, SharedMemory, System};
 
 impl System {
-    /// Returns a machine of x86-64 whose files lie below `root`.
+    /// Returns an x86-64 machine whose files are below `root`.
     pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         Self {

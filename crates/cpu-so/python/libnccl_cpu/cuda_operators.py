@@ -48,8 +48,8 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def install():
-    """Replaces CUDA's kernels of all operators of PyTorch itself."""
-    # Fused kernels, which the CPU does not have, are chosen in front of the operators.
+    """Replaces the CUDA kernels of all of PyTorch's own operators."""
+    # PyTorch would prefer fused kernels, which the CPU does not have.
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
@@ -186,12 +186,12 @@ def _compute(name, op, function, args, kwargs):
                 written += [tensor for tensor in _tensors(value) if tensor.is_cuda]
                 if argument.is_out or base in _FILLING:
                     outputs.update(id(tensor) for tensor in _tensors(value))
-        # What is read as well, under the same object, is read.
+        # An argument that is also read, as the same object, counts as read.
         read = [tensor for tensor in _tensors(args) if base not in _FILLING or tensor is not args[0]]
         outputs -= {id(tensor) for tensor in read}
         hosts = {}
 
-        # Neither of the two calls itself: a closure that does is a reference cycle, which keeps the tensors until the collector runs.
+        # Neither function calls itself: a recursive closure is a reference cycle, which keeps the tensors until the collector runs.
         def to_host(value):
             if isinstance(value, torch.device):
                 return _CPU
@@ -373,7 +373,7 @@ def _transfer(to, source, tensor):
     if _have_equal_layouts(to, source):
         _copy_bytes(to, source)
         return
-    # Not the bytes in the gaps: others may use them.
+    # Does not copy the bytes in the gaps: other tensors may use them.
     size = tensor.element_size()
     dimensions = sorted(
         (t * size, s * size, n) for n, t, s in zip(to.shape, to.stride(), source.stride()) if n > 1
@@ -412,7 +412,7 @@ _LONGEST_SLEEP = 2**32 - 1  # useconds_t
 
 @functools.lru_cache(maxsize=None)
 def _usleep():
-    # A function of C: one of Python would need the interpreter's lock, which the program may hold while it waits for the stream.
+    # A C function: a Python function would need the interpreter's lock, which the program may hold while it waits for the stream.
     return ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
 
 

@@ -70,7 +70,7 @@ def _prepare():
     for name, value in variables.items():
         if value is not None:
             os.environ["LIBNCCL_CPU_" + name] = str(int(value) if value is True else value)
-    # Keeps the libraries that others, such as `nccl run --cpu`, preload.
+    # Keeps libraries that other programs, such as `nccl run --cpu`, preload.
     there = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     names = [os.path.basename(path) for path in there]
     missing = [path for path in preload() if os.path.basename(path) not in names]

@@ -15,7 +15,7 @@ total = n * (n + 1) / 2
 
 
 def full(value, size=1000, dtype=torch.float32):
-    """A copy of what the host fills: nothing of it needs a kernel."""
+    """A copy of a tensor that the host fills, which needs no kernel."""
     tensor = torch.empty(size, dtype=dtype, device=device)
     tensor.copy_(torch.full((size,), value, dtype=dtype))
     return tensor
@@ -104,7 +104,7 @@ def all_to_all_single():
 
 
 def all_to_all_uneven():
-    # A rank sends as many elements as the receiver's number and one.
+    # A rank sends one element more than the receiver's rank.
     result = empty((rank + 1) * n)
     dist.all_to_all_single(result, full(rank, int(total)), [rank + 1] * n, list(range(1, n + 1)))
     return [held(part) for part in result.chunk(n)]
@@ -144,7 +144,7 @@ def subgroups():
 
 
 def split():
-    # Of one process each: all ranks call it.
+    # Groups of one process each: all ranks call it.
     group = dist.split_group(split_ranks=[[index] for index in range(n)])
     return reduced(group=group)
 
@@ -180,7 +180,7 @@ def objects():
     return [value["rank"] for value in gathered], told[0]["of"]
 
 
-# What each returns.
+# The expected result of each.
 CASES = {
     "all_reduce": (reduced, total),
     "all_reduce_average": (lambda: reduced(dist.ReduceOp.AVG), (n + 1) / 2),

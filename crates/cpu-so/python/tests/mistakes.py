@@ -1,4 +1,4 @@
-"""Mistakes of programs that use torch.distributed with backend nccl: each makes the program fail, and is named.
+"""Mistakes of programs that use torch.distributed with backend nccl: each makes the program fail, and is reported.
 
     mistakes.py COMMAND...    runs all, each with the command that starts two ranks of a program
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-# What is in the output.
+# The expected parts of the output.
 NAMES = {
     "nothing": None,
     "result_read_before_the_wait": "race in allocation",

@@ -1,4 +1,4 @@
-"""CUDA's operators, through `python3 -m libnccl_cpu.torch`: what they return and write is what the CPU's do."""
+"""CUDA's operators, through `python3 -m libnccl_cpu.torch`: they return and write the same as the CPU's operators."""
 
 import copy
 import gc
@@ -98,17 +98,17 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def differentiated(compute, *tensors):
-    """What a function returns, and its derivatives."""
+    """Returns the results of a function, and its derivatives."""
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     results = compute(*leaves)
     results = [results] if isinstance(results, torch.Tensor) else results
-    # Not a sum of squares, which is constant behind a normalization.
+    # Not a sum of squares, which is constant after a normalization.
     sum((result.float() * numbers(*result.shape).to(result.device)).sum() for result in results).backward()
     return [*results, *(leaf.grad for leaf in leaves)]
 
 
 def float_of_half(compute):
-    """An operator of a half tensor that returns float, which has to be exact, and a derivative in half."""
+    """An operator on a half tensor that returns float, which must be exact, with a derivative in half."""
 
     def run(d):
         found = []
@@ -149,7 +149,7 @@ def normalized(make, shape, **types):
 
 
 class Near:
-    """A tensor of any type, which is equal to others but for the rounding of bfloat16."""
+    """A tensor of any type, which equals others except for the rounding of bfloat16."""
 
     def __init__(self, tensor):
         self.tensor = tensor.detach().float().cpu()
@@ -162,7 +162,7 @@ class Near:
 
 
 def near(compute):
-    """What is computed of half tensors, which the CPU computes in float."""
+    """Operators on half tensors, which the CPU computes in float."""
 
     def run(d):
         half = [numbers(2, 4, 6, 6).to(d, dtype) for dtype in HALF]
@@ -183,7 +183,7 @@ def amp(compute):
 
 
 def product_of_another_type(multiply):
-    """CUDA alone has it, for a float result of half matrices."""
+    """Only CUDA has this operator, for a float result of half matrices."""
 
     def run(d):
         shapes = (2, 3, 4), (2, 4, 5)
@@ -208,7 +208,7 @@ def moved_lazily(make, *shape):
 
 
 class Shapeless(torch.Tensor):
-    """A subclass whose attributes are the program's."""
+    """A subclass with attributes of the program."""
 
     @property
     def shape(self):
@@ -255,7 +255,7 @@ def subclass_in_an_lstm(device):
     return plain(model(numbers(3, 2, 4).to(device).as_subclass(Marked))[0])
 
 
-# Each is computed on either device, and has to return the same.
+# Each is computed on both devices, and must return the same.
 SAME = {
     "arithmetic": lambda d: numbers(3, 4).to(d) * 2 + torch.ones(4, device=d),
     "number_of_the_host": lambda d: numbers(3).to(d) + torch.tensor(2.0),
@@ -405,7 +405,7 @@ def equal(one, other):
 
 
 class Without:
-    """A region without Python's collector, after which CUDA has no more memory in use than before."""
+    """A region without Python's collector, after which CUDA must not use more memory than before."""
 
     def __enter__(self):
         gc.collect()
@@ -518,7 +518,7 @@ def random_numbers_follow_the_state_of_cudas_generator():
     assert torch.equal(draw(), second)
     torch.cuda.manual_seed(6)
     assert not torch.equal(draw(), first)
-    # A generator, and the CPU's own numbers, are apart.
+    # A generator and the CPU's own random numbers are independent.
     one, other = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
     assert torch.equal(torch.rand(4, generator=one, device="cuda").cpu(), torch.rand(4, generator=other, device="cuda").cpu())
     torch.manual_seed(7)
@@ -581,7 +581,7 @@ def a_copied_model_has_storage_of_its_own():
 
 
 class Factor:
-    """Of the program's own: its processes have to find it."""
+    """A function of the program: spawned processes must find it."""
 
     value = 3
 
@@ -610,7 +610,7 @@ def captured(d):
         torch.ones(2, device=d)
 
 
-# What fails, and what the error says.
+# Expected failures, and their error texts.
 REFUSED = {
     "fused_attention": (flash, "aten::_scaled_dot_product_flash_attention has no kernel for the CPU"),
     "sparse": (lambda d: torch.eye(3).to_sparse().to(d), "aten::_sparse_coo_tensor_with_dims_and_tensors: sparse tensors on CUDA"),

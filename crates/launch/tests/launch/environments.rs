@@ -1,7 +1,7 @@
-//! Every launcher's variables: recognised, incomplete, contradictory. `environments.txt` has a line `NAME: VARIABLES` for each launcher, and
-//! a line `$ NAMES CHANGES` for each case, with what it gives below it: with `SNAPSHOTS=overwrite`, this is written there.
+//! Every launcher's variables: recognized, incomplete, contradictory. `environments.txt` has a line `NAME: VARIABLES` for each
+//! launcher, and a line `$ NAMES CHANGES` for each case, followed by the result. `SNAPSHOTS=overwrite` rewrites the results.
 //!
-//! A change is `NAME=VALUE`, or `NAME-` for a variable that is not set; in a value, `\s` is a space and `\n` a new line.
+//! A change is `NAME=VALUE`, or `NAME-` for an unset variable. In a value, `\s` is a space and `\n` a newline.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 
 const CASES: &str = include_str!("environments.txt");
 
-/// Returns the names and values of variables with white space between them.
+/// Parses variables separated by white space.
 pub(crate) fn entries(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     table.split_whitespace().map(|entry| entry.split_once('=').unwrap())
 }
@@ -20,7 +20,7 @@ fn table(name: &str) -> Option<&'static str> {
     CASES.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// Returns what variables give, without the directories of this machine.
+/// Returns the result of variables, without the directories of this machine.
 fn outcome(variables: Vec<(&str, String)>) -> String {
     let launch = match Launch::from_variables(variables) {
         Ok(launch) => launch,
@@ -81,7 +81,7 @@ fn is_table(line: &str) -> bool {
     line.split_once(": ").is_some_and(|(name, rest)| name == name.to_uppercase() && rest.contains('='))
 }
 
-/// An empty value is as good as none.
+/// An empty value counts as unset.
 fn outcome_of(case: &'static str) -> String {
     let found = outcome(variables(case, None));
     assert_eq!(outcome(variables(case, Some(""))), found, "{case}");

@@ -1,4 +1,4 @@
-//! Ranks that fail before all have the id, or cannot begin with it: the others end at once, with the reason.
+//! Ranks that fail before all have the id, or cannot begin: the others fail immediately, with the reason.
 
 use std::io::Write;
 use std::thread;
@@ -8,17 +8,17 @@ use libnccl::Config;
 use libnccl_launch::{Launch, LaunchError};
 
 use crate::misuse::{FOREVER, connect, hello, id, receive};
-use crate::rank_process::{LONG, Variables, by_hand, free_port, of_job, start};
+use crate::rank_process::{LONG, Variables, free_port, manual, of_job, start};
 use crate::store_server::{Release, StoreServer};
 
-/// The time in which the ranks have to end. Their timeouts are longer.
+/// The time limit for the ranks to exit. Their timeouts are longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn launch(variables: Variables) -> Launch {
     Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
 }
 
-/// Does the work of each of four ranks, and returns the error of each.
+/// Runs four ranks, and returns the error of each.
 #[track_caller]
 fn errors(work: impl Fn(usize) -> libnccl_launch::Result<()> + Sync) -> [String; 4] {
     let (work, started) = (&work, Instant::now());
@@ -32,12 +32,12 @@ fn errors(work: impl Fn(usize) -> libnccl_launch::Result<()> + Sync) -> [String;
 
 #[test]
 fn reason_of_a_rank_that_has_failed_before_is_the_error_of_the_others() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let store = StoreServer::start(Release::WithPing);
     let port = free_port();
     let rendezvous = [
         format!("tcp://127.0.0.1:{port}"),
-        format!("file://{}", folder.path().display()),
+        format!("file://{}", directory.path().display()),
         format!("tcpstore://127.0.0.1:{}", store.port),
     ];
     for rendezvous in rendezvous {
@@ -58,11 +58,11 @@ fn reason_of_a_rank_that_has_failed_before_is_the_error_of_the_others() {
             }
         }
     }
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    assert_eq!(directory.path().read_dir().unwrap().count(), 0);
     assert_eq!(store.keys(), [""; 0]);
 }
 
-/// The second one is refused by the CPU backend itself, so that the id is needed to find it.
+/// The second one is refused by the CPU backend itself, so the mistake is found only after the exchange of the id.
 #[test]
 fn invalid_config_of_a_rank_is_the_error_of_the_others() {
     let port = free_port();
@@ -75,17 +75,17 @@ fn invalid_config_of_a_rank_is_the_error_of_the_others() {
     ] {
         let errors = errors(|rank| {
             let config = if rank == failing { wrong.clone() } else { Config::new() };
-            launch(by_hand(rank, 4, port)).communicator_with(&libnccl_cpu::nccl(), &config).map(drop)
+            launch(manual(rank, 4, port)).communicator_with(&libnccl_cpu::nccl(), &config).map(drop)
         });
         for (rank, error) in errors.iter().enumerate() {
-            // By the launcher or by the library, whichever is faster.
+            // Reported by the launcher or by the library, depending on timing.
             let names_it = rank == failing || error.contains(&format!("rank {failing} failed"));
             assert!(names_it && error.contains(text), "rank {rank}: {error}");
         }
     }
 }
 
-/// Ranks that create their communicators in different orders would join each other's.
+/// Ranks that create their communicators in different orders would join the wrong communicators.
 #[test]
 fn communicator_of_another_name_is_an_error_of_all_ranks_with_both_names() {
     let port = free_port();
@@ -145,7 +145,7 @@ fn communicators_of_the_same_names_are_created() {
 fn rank_0_that_gets_no_id_is_the_error_of_the_others() {
     let port = free_port();
     let variables = |rank| {
-        let mut variables = by_hand(rank, 3, port);
+        let mut variables = manual(rank, 3, port);
         variables.push(("NCCL_COMM_ID", "no address".into()));
         variables
     };
@@ -160,11 +160,11 @@ fn rank_0_that_gets_no_id_is_the_error_of_the_others() {
 }
 
 #[test]
-fn rank_that_comes_after_the_failure_is_told_too() {
+fn rank_that_joins_after_the_failure_is_notified_too() {
     let tell = |failing| {
         let port = free_port();
         let errors = errors(|rank| {
-            let launch = launch(by_hand(rank, 4, port));
+            let launch = launch(manual(rank, 4, port));
             thread::sleep(Duration::from_millis(400 * rank as u64));
             if rank == failing {
                 launch.fail("no library");
@@ -182,10 +182,10 @@ fn rank_that_comes_after_the_failure_is_told_too() {
     });
 }
 
-/// Without an id, anybody could have reported it in the place of a rank that still comes.
+/// Without an id, any process could have reported the failure of a rank that has yet to join.
 #[test]
-fn failure_in_a_job_that_lacks_a_rank_ends_it_at_once_if_the_job_has_an_id() {
-    // The timeout of the rank that fails: it leaves before the deadline of rank 0, or after it.
+fn failure_in_a_job_that_lacks_a_rank_ends_it_immediately_if_the_job_has_an_id() {
+    // The timeout of the failing rank: it exits before or after the deadline of rank 0.
     let settings = [("a job", 1), ("a job", 50), ("", 1), ("", 50)];
     thread::scope(|scope| {
         for (job, seconds) in settings {
@@ -215,35 +215,34 @@ fn fail_in_a_job_that_lacks_a_rank(job: &str, seconds: u64) {
 }
 
 #[test]
-fn failure_that_nobody_asks_for_ends_by_the_timeout() {
+fn failure_that_no_rank_receives_ends_by_the_timeout() {
     for rank in [0, 1] {
-        let launch = launch(by_hand(rank, 2, free_port())).timeout(Duration::from_millis(300));
+        let launch = launch(manual(rank, 2, free_port())).timeout(Duration::from_millis(300));
         let started = Instant::now();
         launch.fail("no library");
         assert!(started.elapsed() < Duration::from_secs(10), "rank {rank}: {:?}", started.elapsed());
     }
-    // Nobody else is to be told.
+    // There is no other rank to notify.
     launch(vec![("RANK", "0".into()), ("WORLD_SIZE", "1".into())]).fail("no library");
 }
 
 #[test]
 fn job_after_one_that_failed_at_the_same_address_works() {
     let port = free_port();
-    // All fail, and all end.
+    // All ranks fail and exit.
     let errors = errors(|rank| {
-        launch(by_hand(rank, 4, port)).fail("no library");
+        launch(manual(rank, 4, port)).fail("no library");
         Err(LaunchError::NoLauncher)
     });
     assert!(errors.iter().all(|error| error.starts_with("no launcher")), "{errors:?}");
     thread::scope(|scope| {
-        let ranks =
-            [0, 1, 2, 3].map(|rank| scope.spawn(move || id(&launch(by_hand(rank, 4, port))).unwrap()));
+        let ranks = [0, 1, 2, 3].map(|rank| scope.spawn(move || id(&launch(manual(rank, 4, port))).unwrap()));
         let ids = ranks.map(|rank| rank.join().unwrap());
         assert_eq!(ids, [ids[0]; 4]);
     });
 }
 
-/// The one ends, which closes its connection; the other goes on, and says nothing until the deadline of rank 0.
+/// One rank exits, which closes its connection. The other continues, and sends nothing until the deadline of rank 0.
 #[test]
 fn rank_with_the_id_that_does_not_begin_is_named() {
     for (ends, seconds, problem) in [
@@ -251,8 +250,7 @@ fn rank_with_the_id_that_does_not_begin_is_named() {
         (false, 3, "it has the id, and has not begun"),
     ] {
         let port = free_port();
-        let launch =
-            move |rank, seconds| launch(by_hand(rank, 3, port)).timeout(Duration::from_secs(seconds));
+        let launch = move |rank, seconds| launch(manual(rank, 3, port)).timeout(Duration::from_secs(seconds));
         let started = Instant::now();
         thread::scope(|scope| {
             let root = scope.spawn(move || id(&launch(0, seconds)));

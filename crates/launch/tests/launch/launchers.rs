@@ -1,35 +1,35 @@
-//! Real processes with the variables of each launcher: each ends with a correct `all_reduce`.
+//! Real processes with the variables of each launcher. Each finishes with a correct `all_reduce`.
 
 use std::net::TcpListener;
 use std::process::Command;
 
 use crate::environments::entries;
-use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, at, by_hand, free_port, start};
+use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, at, free_port, manual, start};
 use crate::store_server::{Release, StoreServer};
 
 /// Starts two ranks, and expects the launcher and the sum of each.
 #[track_caller]
 fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
-    let folder = tempfile::tempdir().unwrap();
-    let folder_name = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory_name = directory.path().to_str().unwrap();
     let of_rank = |rank| {
-        let mut variables = variables(folder_name, rank);
-        variables.push(("TMPDIR", folder_name.into()));
+        let mut variables = variables(directory_name, rank);
+        variables.push(("TMPDIR", directory_name.into()));
         variables
     };
     let ranks = [0, 1].map(|rank| start(LONG, &of_rank(rank)));
     for rank in ranks {
         assert_eq!(rank.end(), Ok(format!("{launcher}: sum 3")));
     }
-    let left: Vec<_> = folder.path().read_dir().unwrap().collect();
+    let left: Vec<_> = directory.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The variables of launchers, in which a value may be `%rank`, `%port` for a free port, `%used` for one on which something listens, or `%process` for this process: the job of
-/// SLURM is of this process alone, so that the port is too.
+/// The variables of launchers. A value may be `%rank`, `%port` for a free port, `%used` for a port that is in use, or `%process`
+/// for the id of this process: it makes the id of the SLURM job, and thus its port, unique.
 const TABLES: [(&str, &str); 11] = [
     ("RANK and WORLD_SIZE", "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=%port"),
-    // On one host, by a directory.
+    // On one host, with a directory.
     (
         "OpenMPI",
         "OMPI_COMM_WORLD_RANK=%rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%rank OMPI_COMM_WORLD_LOCAL_SIZE=2
@@ -53,7 +53,7 @@ const TABLES: [(&str, &str); 11] = [
         "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2 PET_NPROC_PER_NODE=1",
     ),
     ("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port"),
-    // Without a store, torchrun's port is free; as if PyTorch listened there, that of `nccl run` is not.
+    // Without a store, torchrun's port is free. The port of `nccl run` is in use, as if PyTorch listened there.
     (
         "torchrun",
         "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port
@@ -84,7 +84,7 @@ fn ranks_of_each_launcher_join() {
 }
 
 fn torchrun(rank: usize, port: u16) -> Variables {
-    let mut variables = by_hand(rank, 2, port);
+    let mut variables = manual(rank, 2, port);
     variables.extend([
         ("TORCHELASTIC_RUN_ID", "run-7".into()),
         ("TORCHELASTIC_RESTART_COUNT", "2".into()),
@@ -105,7 +105,7 @@ fn torchrun_with_a_store_uses_one_key_of_it() {
     }
 }
 
-/// Several agents count restarts apart, so their counts are no part of the key.
+/// Agents count restarts separately, so the counts are not part of the key.
 #[test]
 fn torchrun_agents_with_other_restart_counts_agree() {
     let store = StoreServer::start(Release::WithPing);
@@ -121,7 +121,7 @@ fn torchrun_agents_with_other_restart_counts_agree() {
 
 #[test]
 fn given_directory_is_used_and_left_empty() {
-    check("RANK and WORLD_SIZE", |folder, rank| at(format!("file://{folder}"), rank));
+    check("RANK and WORLD_SIZE", |directory, rank| at(format!("file://{directory}"), rank));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn given_store_is_used() {
     assert_eq!(store.history(), ["/libnccl/job/7/address"]);
 }
 
-/// Starts this program as ranks by a launcher, which gets these arguments first.
+/// Starts this program as ranks of a launcher with these arguments.
 fn start_by(launcher: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(launcher);
     command.args(arguments).arg(std::env::current_exe().unwrap()).args(ARGUMENTS);
@@ -151,7 +151,7 @@ fn start_by(launcher: &str, arguments: &[&str]) -> String {
 #[ignore = "needs torchrun, of PyTorch 2.2 or newer"]
 fn torchrun_itself() {
     for arguments in [
-        // With torchrun's store, on a port of its own and on the default one.
+        // With torchrun's store, on a separate port and on the default port.
         &["--standalone", "--nproc-per-node=3", "--no-python"][..],
         &["--nproc-per-node=3", "--no-python"],
         &[

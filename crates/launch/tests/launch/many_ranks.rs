@@ -1,4 +1,4 @@
-//! The exchange of 1,024 ranks, all in one process: 1,023 threads connect to the first.
+//! The exchange of 1,024 ranks in one process: 1,023 threads connect to the first.
 
 use std::process::Command;
 use std::sync::Barrier;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use libnccl_launch::Launch;
 
-use crate::rank_process::{by_hand, free_port};
+use crate::rank_process::{free_port, manual};
 
 const RANKS: usize = 1_024;
 
-/// The limit of the project is 2 s on two idle cores; this test also runs beside others.
+/// The project's limit is 2 s on two idle cores, but this test runs concurrently with others.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn thousand_ranks_exchange_in_time() {
+fn thousand_ranks_exchange_within_the_limit() {
     // Each connection has two ends in this process; many shells allow 1,024 files.
     let program = std::env::current_exe().unwrap();
     let output = Command::new("sh")
@@ -32,7 +32,7 @@ fn thousand_ranks_exchange_in_time() {
 }
 
 #[test]
-#[ignore = "thousand_ranks_exchange_in_time starts it"]
+#[ignore = "thousand_ranks_exchange_within_the_limit starts it"]
 fn exchange() {
     if std::env::var_os("LIBNCCL_TEST_MANY").is_none() {
         return;
@@ -43,7 +43,7 @@ fn exchange() {
         let start = |rank| {
             let barrier = &barrier;
             let ready = move || {
-                let launch = Launch::from_variables(by_hand(rank, RANKS, port)).unwrap();
+                let launch = Launch::from_variables(manual(rank, RANKS, port)).unwrap();
                 let (launch, nccl) = (launch.timeout(Duration::from_secs(60)), libnccl_cpu::nccl());
                 barrier.wait();
                 launch.unique_id(&nccl).unwrap()

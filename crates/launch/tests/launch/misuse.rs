@@ -1,4 +1,4 @@
-//! Connections that are no ranks, and ranks that are wrong: they are refused, reported, and disturb nobody.
+//! Connections that are not ranks, and wrong ranks: they are refused, reported, and do not disturb the others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use libnccl::UniqueId;
 use libnccl_launch::Launch;
 use libnccl_test_support::random_inputs::{Random, inputs};
 
-use crate::rank_process::{LONG, by_hand, free_port, of_job, start, wait_until};
+use crate::rank_process::{LONG, free_port, manual, of_job, start, wait_until};
 
 fn launch(rank: usize, size: usize, port: u16, timeout: Duration) -> Launch {
-    Launch::from_variables(by_hand(rank, size, port)).unwrap().timeout(timeout)
+    Launch::from_variables(manual(rank, size, port)).unwrap().timeout(timeout)
 }
 
 pub(crate) fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
@@ -31,7 +31,7 @@ fn message(text: &str) -> Vec<u8> {
     [MAGIC, &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Returns the text of the next message; an error at the end of the stream, or for what is no message.
+/// Returns the text of the next message, or an error at the end of the stream and for bytes that are not a message.
 pub(crate) fn receive(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut header = [0; 12];
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -51,7 +51,7 @@ fn send_garbage(port: u16, count: usize) {
         let _ = match i % 7 {
             0 => stream.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"),
             1 => stream.write_all(&noise),
-            2 => Ok(()), // Closed at once.
+            2 => Ok(()), // Closed immediately.
             3 => stream.write_all(&[MAGIC, &noise[..30]].concat()),
             4 => stream.write_all(&[MAGIC, &noise[..130]].concat()),
             5 => stream.write_all(b"\0\xce\xf7\x85\x3c\x0d\x01\0\0\0"), // A TCPStore's client.
@@ -71,7 +71,7 @@ fn connect_again(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
-/// Starts rank 0 of so many ranks, and the others after what disturbs it: all get one id.
+/// Starts rank 0 of `size` ranks, disturbs it, and starts the others: all get one id.
 fn check_root(size: usize, launch: impl Fn(usize) -> Launch + Sync, port: u16, disturb: impl FnOnce()) {
     thread::scope(|scope| {
         let start = |rank| {
@@ -138,7 +138,7 @@ fn rank_0_says_at_the_deadline_where_it_listened_and_who_came() {
     assert!(alone.ends_with(&format!("rank 0 listened at 127.0.0.1:{port}; no other rank came")), "{alone}");
 }
 
-/// Clients that send a byte now and then, and one that only listens, are given up after 5 s.
+/// Clients that send a byte now and then, and one that sends nothing, are closed after 5 s.
 #[test]
 fn slow_clients_have_no_effect() {
     check(3, |port| {
@@ -159,7 +159,7 @@ fn slow_clients_have_no_effect() {
     });
 }
 
-/// Returns the hello of a stranger, who takes this for the job's id and would wait for so many milliseconds.
+/// Returns a hello with this job id, whose rank would wait for `wait` milliseconds.
 pub(crate) fn hello(job: &str, rank: u32, size: u32, wait: u32) -> Vec<u8> {
     let hash = job.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -179,7 +179,7 @@ fn replies(port: u16, hello: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
+fn process_without_the_job_id_is_refused_and_changes_nothing() {
     let port = free_port();
     let launch = |rank| Launch::from_variables(of_job("a secret", rank, 3, port)).unwrap().timeout(IN_TIME);
     check_root(3, launch, port, || {
@@ -200,13 +200,13 @@ fn failed(reason: &str) -> Vec<u8> {
 #[test]
 fn reports_that_are_none_are_refused_and_change_nothing() {
     check(3, |port| {
-        let mut other_version = failed("of a later release");
+        let mut other_version = failed("of a later version");
         other_version[7] += 1;
         let not_whole = failed("not whole");
         let reports = [
             message("failed"),
             message("failing 1 really"),
-            // It has no id with which it could have begun.
+            // Without an id, it cannot have begun.
             message("begun"),
             message(""),
             other_version,
@@ -226,7 +226,7 @@ fn reports_that_are_none_are_refused_and_change_nothing() {
     });
 }
 
-/// Returns what comes until the end of a connection, which may be reset.
+/// Returns the bytes received until the end of a connection, which may be reset.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -237,16 +237,16 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn stranger_in_a_job_without_a_secret_ends_the_wait_of_nobody_else() {
+fn foreign_process_in_a_job_without_a_secret_ends_no_other_wait() {
     let mut lies = Vec::new();
     check(4, |port| {
-        // A constant of all jobs.
+        // A constant job id.
         assert_eq!(replies(port, &hello("", 1, 4, 0)), ["refused"]);
         for _ in 0..20 {
-            // They take the place of rank 2, for a moment.
+            // They join as rank 2, for a moment.
             assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4, 0)), ["accepted", "missing"]);
         }
-        // Nor does a report of its failure hold it.
+        // A report of its failure does not block rank 2 either.
         for _ in 0..2 {
             let hello = hello(&format!("port/{port}"), 2, 4, FOREVER);
             let mut stream = connect_again(port);
@@ -267,7 +267,7 @@ fn rank_that_waits_no_longer_learns_who_is_missing_and_may_come_again() {
 }
 
 #[test]
-fn rank_with_another_number_of_ranks_is_refused_at_once() {
+fn rank_with_another_number_of_ranks_is_refused_immediately() {
     check(2, |port| {
         let started = Instant::now();
         let error = id(&launch(1, 3, port, IN_TIME)).unwrap_err().to_string();
@@ -279,12 +279,12 @@ fn rank_with_another_number_of_ranks_is_refused_at_once() {
 #[test]
 fn second_process_of_a_rank_is_refused() {
     let port = free_port();
-    let root = start(LONG, &by_hand(0, 3, port));
-    let first = start(LONG, &by_hand(1, 3, port));
+    let root = start(LONG, &manual(0, 3, port));
+    let first = start(LONG, &manual(1, 3, port));
     thread::sleep(Duration::from_millis(700));
-    // Neither does its deadline end the exchange of the others.
-    start(4_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
-    start(LONG, &by_hand(2, 3, port)).expect_sum(6);
+    // Its deadline does not end the exchange of the others either.
+    start(4_000, &manual(1, 3, port)).expect_error("another process has joined as rank 1");
+    start(LONG, &manual(2, 3, port)).expect_sum(6);
     root.expect_sum(6);
     first.expect_sum(6);
 }
@@ -316,7 +316,7 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
     assert!(error.ends_with("it is of another job"), "{error}");
 }
 
-/// Something else listens at the address of rank 0: it answers with garbage, or not at all.
+/// Another program listens at the address of rank 0. It replies with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
     let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1024], &[0; 5000]];
@@ -338,7 +338,7 @@ fn garbage_from_the_root_is_an_error_by_the_deadline() {
 }
 
 #[test]
-fn rank_of_another_version_of_the_protocol_is_refused_at_once_with_both_versions() {
+fn rank_of_another_version_of_the_protocol_is_refused_immediately_with_both_versions() {
     let port = free_port();
     let expected = "version 9 of the protocol of libnccl-launch; expected 4";
     thread::scope(|scope| {
@@ -358,7 +358,7 @@ fn rank_of_another_version_of_the_protocol_is_refused_at_once_with_both_versions
 }
 
 #[test]
-fn rank_0_of_another_version_of_the_protocol_is_an_error_at_once_with_both_versions() {
+fn rank_0_of_another_version_of_the_protocol_is_an_immediate_error_with_both_versions() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || listener.accept().unwrap().0.write_all(b"libnccl\x09\x03\0\0\0new"));
@@ -367,9 +367,9 @@ fn rank_0_of_another_version_of_the_protocol_is_an_error_at_once_with_both_versi
     assert!(error.ends_with(expected), "{error}");
 }
 
-/// Hellos of ranks, changed, of which some are still those of a rank, and some have a report of a failure.
+/// Randomly changed hellos. Some are still valid hellos of a rank, and some have a report of a failure.
 #[test]
-fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
+fn random_hellos_are_accepted_or_refused_and_the_root_goes_on() {
     const RANKS: usize = 40;
     let port = free_port();
     let launch = |rank| launch(rank, RANKS, port, 60 * IN_TIME);
@@ -386,7 +386,7 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
             if random.below(2) == 0 {
                 let _ = stream.shutdown(Shutdown::Write);
                 let reply = rest(&mut stream);
-                // A refusal has the version of the rank.
+                // A refusal has the rank's version.
                 let is_one = reply.is_empty() || reply.starts_with(&MAGIC[..MAGIC.len() - 1]);
                 assert!(is_one, "input {input}: {reply:?}");
             }
@@ -394,7 +394,7 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
     });
 }
 
-/// Replies of rank 0, changed.
+/// Randomly changed replies of rank 0.
 #[test]
 fn random_replies_are_an_id_or_an_error_by_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -416,7 +416,7 @@ fn random_replies_are_an_id_or_an_error_by_the_deadline() {
     }
 }
 
-/// Three exchanges in a row, at one address, as ranks create several communicators.
+/// Three consecutive exchanges at one address, as for several communicators.
 #[test]
 fn exchanges_in_a_row_give_each_its_own_id() {
     let port = free_port();

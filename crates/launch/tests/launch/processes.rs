@@ -4,27 +4,27 @@ use std::os::unix::fs::DirBuilderExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rank_process::{LONG, Variables, at, by_hand, free_port, of_job, start, wait_until};
+use crate::rank_process::{LONG, Variables, at, free_port, manual, of_job, start, wait_until};
 use crate::store_server::{Release, StoreServer};
 
-/// The deadline of a job that is to fail.
+/// The deadline of a job that must fail.
 const SHORT: u64 = 4_000;
 
 /// Runs a test with each kind of rendezvous, all at the same time.
 fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables) + Sync) {
     let port = free_port();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let with = |rank, size, rendezvous| {
         let mut variables = of_job("of this test", rank, size, port);
         variables.push(("LIBNCCL_RENDEZVOUS", rendezvous));
         variables
     };
-    let in_folder = |rank, size| with(rank, size, format!("file://{}", folder.path().display()));
+    let in_directory = |rank, size| with(rank, size, format!("file://{}", directory.path().display()));
     let store = StoreServer::start(Release::WithPing);
     let in_store = |rank, size| with(rank, size, format!("tcpstore://127.0.0.1:{}", store.port));
     thread::scope(|scope| {
-        scope.spawn(|| test(&|rank, size| by_hand(rank, size, port)));
-        scope.spawn(|| test(&in_folder));
+        scope.spawn(|| test(&|rank, size| manual(rank, size, port)));
+        scope.spawn(|| test(&in_directory));
         scope.spawn(|| test(&in_store));
     });
 }
@@ -48,14 +48,14 @@ fn rank_that_is_killed_before_it_connects_is_named_by_all() {
     each_rendezvous(|variables| {
         let started = Instant::now();
         let others = [0, 1, 3].map(|rank| start(SHORT, &variables(rank, 4)));
-        // It sleeps before it reads its variables.
+        // The rank sleeps before it reads its variables.
         let mut late = variables(2, 4);
         late.push(("LIBNCCL_TEST_LATE", String::new()));
         drop(start(SHORT, &late));
         for rank in others {
             rank.expect_error("rank 2 of 4 did not join within ");
         }
-        // Processes start slowly on a machine with other work.
+        // Processes start slowly on a busy machine.
         assert!(started.elapsed() < Duration::from_millis(SHORT + 5_000), "{:?}", started.elapsed());
     });
 }
@@ -84,7 +84,7 @@ fn rank_that_joins_and_dies_is_named() {
     });
 }
 
-/// The address of a dead root stays in the directory, and in the store: it is recognised as old.
+/// The address of a dead root remains in the directory and in the store, and is recognized as old.
 #[test]
 fn rank_that_is_started_again_replaces_the_dead_one() {
     each_rendezvous(|variables| {
@@ -101,16 +101,16 @@ fn rank_that_is_started_again_replaces_the_dead_one() {
 }
 
 #[test]
-fn stale_file_of_an_older_job_is_recognised() {
-    let folder = tempfile::tempdir().unwrap();
-    let variables = |rank| at(format!("file://{}", folder.path().display()), rank);
-    let files = || folder.path().read_dir().unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+fn stale_file_of_an_older_job_is_recognized() {
+    let directory = tempfile::tempdir().unwrap();
+    let variables = |rank| at(format!("file://{}", directory.path().display()), rank);
+    let files = || directory.path().read_dir().unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
     let dead = start(LONG, &variables(0));
     wait_until(|| files().iter().any(|file| file.extension().is_none()));
     drop(dead);
     let [file] = &files()[..] else { panic!("{:?}", files()) };
     start(SHORT, &variables(1)).expect_error(&format!(", by {}, written ", file.display()));
-    // Half a file, and none of this crate, are no address either.
+    // A truncated file and a foreign file are not addresses either.
     for text in ["", "libnccl launch 1\nnonce 00", "something else\n"] {
         std::fs::write(file, text).unwrap();
         start(500, &variables(1)).expect_error("the announcement of rank 0 has no valid text");
@@ -121,18 +121,18 @@ fn stale_file_of_an_older_job_is_recognised() {
     assert!(files().is_empty(), "{:?}", files());
 }
 
-/// It was ended before rank 0 could remove its directory.
+/// The launch was killed before rank 0 could remove its directory.
 #[test]
 fn directory_of_a_killed_launch_is_removed_by_the_next_one() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let variables = |rank, run: &str| {
-        let mut variables = by_hand(rank, 2, 1);
-        let name = folder.path().to_str().unwrap();
+        let mut variables = manual(rank, 2, 1);
+        let name = directory.path().to_str().unwrap();
         variables.extend([("LIBNCCL_RUN_ID", run.into()), ("TMPDIR", name.into())]);
         variables
     };
     let published = || {
-        let entries = folder.path().read_dir().unwrap().flatten();
+        let entries = directory.path().read_dir().unwrap().flatten();
         let files = entries.flat_map(|entry| entry.path().read_dir().into_iter().flatten()).flatten();
         files.map(|file| file.path()).collect::<Vec<_>>()
     };
@@ -146,19 +146,21 @@ fn directory_of_a_killed_launch_is_removed_by_the_next_one() {
     };
     drop(start_alone("1"));
     drop(start_alone("2"));
-    // That of a launch that goes on, of another user, and of another program.
+    // Directories of a running launch, of another user, and of another program.
     let goes_on = start_alone("3");
-    let shared = folder.path().join("libnccl-launch-shared");
+    let shared = directory.path().join("libnccl-launch-shared");
     std::fs::create_dir(&shared).unwrap();
-    let foreign = std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("libnccl-launch-0"));
-    foreign.and_then(|()| std::fs::write(folder.path().join("libnccl-launch-0/file"), "of another")).unwrap();
+    let foreign = std::fs::DirBuilder::new().mode(0o700).create(directory.path().join("libnccl-launch-0"));
+    foreign
+        .and_then(|()| std::fs::write(directory.path().join("libnccl-launch-0/file"), "of another"))
+        .unwrap();
     for rank in [0, 1].map(|rank| start(LONG, &variables(rank, "4"))) {
         rank.expect_sum(3);
     }
-    assert_eq!(folder.path().read_dir().unwrap().count(), 3);
+    assert_eq!(directory.path().read_dir().unwrap().count(), 3);
     start(LONG, &variables(1, "3")).expect_sum(3);
     goes_on.expect_sum(3);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 2);
+    assert_eq!(directory.path().read_dir().unwrap().count(), 2);
 }
 
 #[test]
@@ -174,7 +176,7 @@ fn key_that_is_no_address_is_an_error_by_the_deadline() {
 }
 
 #[test]
-fn store_that_never_answers_is_an_error_by_the_deadline() {
+fn store_that_never_replies_is_an_error_by_the_deadline() {
     let store = StoreServer::start(Release::Silent);
     let started = Instant::now();
     let variables = |rank| {
@@ -185,7 +187,7 @@ fn store_that_never_answers_is_an_error_by_the_deadline() {
         ]
     };
     for rank in [0, 1].map(|rank| start(1_000, &variables(rank))) {
-        rank.expect_error("no complete answer in time");
+        rank.expect_error("no complete reply before the deadline");
     }
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
 }
@@ -206,12 +208,12 @@ fn second_job_on_the_same_port_waits_for_it() {
     }
 }
 
-/// The deadline is that of a job which is to succeed.
+/// The deadline is as long as for a job that must succeed.
 #[test]
-fn address_of_another_host_is_an_error_of_rank_0_at_once() {
+fn address_of_another_host_is_an_immediate_error_of_rank_0() {
     let port = free_port();
     for address in ["192.0.2.1", "198.51.100.7"] {
-        let mut variables = by_hand(0, 2, port);
+        let mut variables = manual(0, 2, port);
         variables.retain(|(name, _)| *name != "MASTER_ADDR");
         variables.push(("MASTER_ADDR", address.into()));
         let started = Instant::now();
@@ -225,5 +227,5 @@ fn address_of_another_host_is_an_error_of_rank_0_at_once() {
 fn port_in_use_is_an_error_by_the_deadline() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();
-    start(500, &by_hand(0, 2, port)).expect_error("rank 0 cannot listen there: Address already in use");
+    start(500, &manual(0, 2, port)).expect_error("rank 0 cannot listen there: Address already in use");
 }

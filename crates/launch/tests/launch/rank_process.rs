@@ -12,7 +12,7 @@ use libnccl_launch::Launch;
 /// Time after which a process counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The deadline of a job that is to succeed.
+/// The deadline of a job that must succeed.
 pub(crate) const LONG: u64 = 50_000;
 
 pub(crate) type Variables = Vec<(&'static str, String)>;
@@ -63,13 +63,13 @@ pub(crate) fn command(timeout: u64, variables: &Variables) -> Command {
 
 pub(crate) const ARGUMENTS: [&str; 4] = ["--exact", "rank_process::rank_process", "--ignored", "--nocapture"];
 
-/// Starts a rank that has to have joined all others within so many milliseconds.
+/// Starts a rank with a deadline in milliseconds.
 pub(crate) fn start(timeout: u64, variables: &Variables) -> Rank {
     Rank(command(timeout, variables).spawn().unwrap())
 }
 
 impl Rank {
-    /// Returns what a rank has printed, once it has ended: `Ok` if it has ended well.
+    /// Waits for the rank to exit, and returns its output: `Ok` if it succeeded.
     pub(crate) fn end(mut self) -> Result<String, String> {
         let started = Instant::now();
         let status = loop {
@@ -86,7 +86,7 @@ impl Rank {
         if status.success() { Ok(result) } else { Err(result) }
     }
 
-    /// Fails unless the rank ends with this sum.
+    /// Fails unless the rank exits with this sum.
     #[track_caller]
     pub(crate) fn expect_sum(self, sum: u64) {
         let result = self.end();
@@ -94,7 +94,7 @@ impl Rank {
         assert!(result.as_ref().is_ok_and(is_sum), "{result:?}; expected sum {sum}");
     }
 
-    /// Fails unless the rank ends with an error that contains the text.
+    /// Fails unless the rank exits with an error that contains the text.
     #[track_caller]
     pub(crate) fn expect_error(self, text: &str) {
         let result = self.end();
@@ -115,8 +115,8 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// Returns the variables that are set by hand for a rank.
-pub(crate) fn by_hand(rank: usize, size: usize, port: u16) -> Variables {
+/// Returns manually set variables for a rank.
+pub(crate) fn manual(rank: usize, size: usize, port: u16) -> Variables {
     vec![
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", size.to_string()),
@@ -127,14 +127,14 @@ pub(crate) fn by_hand(rank: usize, size: usize, port: u16) -> Variables {
     ]
 }
 
-/// Returns the variables that are set by hand for a rank of a job with an id.
+/// Returns manually set variables for a rank of a job with an id.
 pub(crate) fn of_job(job: &str, rank: usize, size: usize, port: u16) -> Variables {
-    let mut variables = by_hand(rank, size, port);
+    let mut variables = manual(rank, size, port);
     variables.push(("LIBNCCL_JOB", job.into()));
     variables
 }
 
-/// Returns the variables of one of two ranks of job 7 that are given no address but this rendezvous.
+/// Returns the variables of one of two ranks of job 7 whose only address is this rendezvous.
 pub(crate) fn at(rendezvous: String, rank: usize) -> Variables {
     let (rank, job) = (rank.to_string(), "7".into());
     vec![("RANK", rank), ("WORLD_SIZE", "2".into()), ("LIBNCCL_RENDEZVOUS", rendezvous), ("LIBNCCL_JOB", job)]

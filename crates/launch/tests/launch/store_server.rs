@@ -1,4 +1,4 @@
-//! The server of a TCPStore, with the operations that a client needs which publishes a key: as PyTorch's own answers.
+//! A TCPStore server with the operations that a client needs to publish a key. It replies as PyTorch's servers do.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,14 +20,14 @@ struct State {
     changed: Condvar,
 }
 
-/// The release whose server this is.
+/// The PyTorch version that the server imitates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// 2.5 and newer.
     WithPing,
     /// 2.2 to 2.4, which close the connection at a PING.
     WithoutPing,
-    /// No store: it reads, and never answers.
+    /// Not a store: reads, and never replies.
     Silent,
 }
 
@@ -49,7 +49,7 @@ impl StoreServer {
         self.state.keys.lock().unwrap().insert(key.into(), value.into());
     }
 
-    /// Returns the keys that are set now.
+    /// Returns the keys that are currently set.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.state.keys.lock().unwrap().keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
@@ -80,7 +80,7 @@ fn serve(mut stream: TcpStream, release: Release, state: &State) -> io::Result<(
             }
             3 => {
                 let key = text(&mut stream)?;
-                // That of the older server, which closes the connection if the key is missing.
+                // The older server closes the connection if the key is missing.
                 let Some(value) = state.keys.lock().unwrap().get(&key).cloned() else { return Ok(()) };
                 stream.write_all(&[&(value.len() as u64).to_le_bytes(), &value[..]].concat())?;
             }

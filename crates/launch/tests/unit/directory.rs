@@ -15,7 +15,7 @@ fn make_fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Returns what `act` returns; fails if that takes long.
+/// Returns the result of `act`; fails if that takes too long.
 fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(act()));
@@ -23,9 +23,9 @@ fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn announcement_that_is_no_regular_file_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let (directory, path) = (folder.path().to_owned(), file(folder.path(), JOB));
+fn announcement_that_is_no_regular_file_is_refused_immediately() {
+    let temp = tempfile::tempdir().unwrap();
+    let (directory, path) = (temp.path().to_owned(), file(temp.path(), JOB));
     let refused = |problem: &str| {
         let directory = directory.clone();
         let error = soon(move || read(&directory, JOB)).unwrap_err();
@@ -43,11 +43,11 @@ fn announcement_that_is_no_regular_file_is_refused_at_once() {
     refused("the announcement of rank 0 has no valid text");
 }
 
-/// Also files that grow, shrink or disappear while they are read.
+/// Includes files that grow, shrink or disappear while they are read.
 #[test]
 fn random_files_are_read_or_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), JOB);
+    let temp = tempfile::tempdir().unwrap();
+    let path = file(temp.path(), JOB);
     let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn random_files_are_read_or_refused() {
             }
         });
         for _ in inputs(5_000) {
-            if let Ok((read, _)) = read(folder.path(), JOB) {
+            if let Ok((read, _)) = read(temp.path(), JOB) {
                 assert!(read.port > 0 && read.hosts.len() <= 8, "{read:?}");
             }
         }
@@ -73,8 +73,8 @@ fn random_files_are_read_or_refused() {
 
 #[test]
 fn announcement_of_the_future_does_not_seem_new() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), JOB);
+    let temp = tempfile::tempdir().unwrap();
+    let path = file(temp.path(), JOB);
     let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
     fs::write(&path, announcement.to_string()).unwrap();
     let hour = Duration::from_secs(3600);
@@ -82,15 +82,15 @@ fn announcement_of_the_future_does_not_seem_new() {
         [(SystemTime::now() - hour, "3600 s ago"), (SystemTime::now() + hour, "in the future")]
     {
         File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-        let (_, text) = read(folder.path(), JOB).unwrap();
+        let (_, text) = read(temp.path(), JOB).unwrap();
         assert_eq!(text, format!("{}, written {written}", path.display()));
     }
 }
 
 #[test]
-fn announcement_that_was_replaced_is_left_there_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(folder.path(), JOB);
+fn announcement_that_was_replaced_is_not_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = file(temp.path(), JOB);
     let published = || Published { path: path.clone(), text: "text".into() };
     make_fifo(&path);
     let first = published();

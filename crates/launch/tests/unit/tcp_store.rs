@@ -8,14 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn messages_are_those_of_pytorch() {
+fn messages_equal_pytorchs() {
     assert_eq!(text("/k"), *b"\x02\0\0\0\0\0\0\0/k");
     assert_eq!(keys("/k"), *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k");
 }
 
-/// A server that answers each connection with other bytes: an error by the deadline, or a short value.
+/// A server that sends different bytes on each connection. The result is an error by the deadline, or a short value.
 #[test]
-fn random_answers_are_errors_or_values() {
+fn random_replies_are_errors_or_values() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let is_done = AtomicBool::new(false);
@@ -35,7 +35,7 @@ fn random_answers_are_errors_or_values() {
                 let _ = stream.shutdown(std::net::Shutdown::Write);
             }
         });
-        // A connection takes longer than the parsing of a message.
+        // A connection takes longer than parsing a message.
         for _ in inputs(200) {
             let deadline = Deadline::after(Duration::from_secs(10));
             if let Ok(value) = TcpStore::connect(address, &deadline).and_then(|s| s.get("/k", &deadline)) {

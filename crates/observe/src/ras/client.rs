@@ -12,27 +12,27 @@ use libnccl_launch::connection::{self, Deadline};
 /// The address of the service if `NCCL_RAS_ADDR` is not set.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
 
-/// The time of a request that [`RasClient::timeout`] does not set: that of NVIDIA's client.
+/// The default time limit of a request, the same as in NVIDIA's client.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(11);
 
-/// The time by which a service may exceed the `TIMEOUT` that it was told, and some to answer in.
+/// The time by which a service may exceed the `TIMEOUT` that it was sent, including the time to reply.
 const SERVICE_EXCESS: Duration = Duration::from_secs(6);
 
-/// The longest time for the answer to a handshake. A process that is stopped never gives one.
+/// The time limit for the reply to a handshake. A stopped process never replies.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
-/// The pause after which a process is asked again.
+/// The pause before a request is retried.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The number of connections that may end before the answer does, one after the other.
+/// The number of consecutive connections that may close before the reply is complete.
 const MAX_CLOSED: u32 = 10;
 
 const HELLO: &str = "CLIENT PROTOCOL 2";
-const ANSWER: &str = "SERVER PROTOCOL 2";
+const REPLY: &str = "SERVER PROTOCOL 2";
 const FIRST: Version = Version::new(2, 24, 3);
 const JSON: Request<'static> = Request { line: "SET FORMAT json", since: Version::new(2, 28, 7) };
 
-/// A client of NCCL's RAS service. Each of its methods makes a connection of its own.
+/// A client of NCCL's RAS service. Each method opens a separate connection.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,8 +75,9 @@ impl RasClient {
         }
     }
 
-    /// Sets the time by which each request ends, 11 s by default, from the connection to the last byte of the answer. The
-    /// job is told to spend 6 s less on processes that do not answer, at least 1 s.
+    /// Sets the time limit of each request, from the connection to the last byte of the reply. Default: 11 s.
+    ///
+    /// The job waits 6 s less, but at least 1 s, for processes that do not respond.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -98,7 +99,7 @@ impl RasClient {
         self.text("STATUS")
     }
 
-    /// Returns the job's report as text with more of the ranks.
+    /// Returns the job's report as text, with more details of the ranks.
     ///
     /// # Errors
     /// [`RasError`]
@@ -108,13 +109,13 @@ impl RasClient {
 
     fn text(&self, line: &str) -> Result<String, RasError> {
         self.request(|mut connection, deadline| {
-            let answer = connection.query(Request { line, since: FIRST }, deadline)?;
-            let text = String::from_utf8_lossy(&answer).into_owned();
-            // The last headings, which are there even if nothing follows.
+            let reply = connection.query(Request { line, since: FIRST }, deadline)?;
+            let text = String::from_utf8_lossy(&reply).into_owned();
+            // The last headings, which are present even if nothing follows.
             let absent =
                 ["Errors", "Warnings"].into_iter().find(|name| text.lines().all(|line| line != *name));
             let Some(absent) = absent else { return Ok(text) };
-            let problem = format!("the report has no section {absent}; it begins with {}", excerpt(&answer));
+            let problem = format!("the report has no section {absent}; it begins with {}", excerpt(&reply));
             Err(connection.closed(line, problem))
         })
     }
@@ -138,19 +139,20 @@ impl RasClient {
         })
     }
 
-    /// Lets the job's processes check their GPUs, drivers and environment, and returns what they found as text, a line for
-    /// each finding. Since NCCL 2.31.
+    /// Makes the job's processes check their GPUs, drivers and environment, and returns one line of text for each finding. Since
+    /// NCCL 2.31.
     ///
     /// # Errors
     /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
     pub fn diagnostics(&self) -> Result<String, RasError> {
         let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
-        let answer = self.request(|mut connection, deadline| connection.query(diagnostics, deadline));
-        answer.map(|answer| String::from_utf8_lossy(&answer).into_owned())
+        let reply = self.request(|mut connection, deadline| connection.query(diagnostics, deadline));
+        reply.map(|reply| String::from_utf8_lossy(&reply).into_owned())
     }
 
-    /// Returns the events of some groups from now on, or those of [`EventGroup::Lifecycle`] if there is none. The process
-    /// that answers reports what it sees; when it ends, so do the events. Since NCCL 2.29.2.
+    /// Returns the future events of these groups, or of [`EventGroup::Lifecycle`] if `groups` is empty. Since NCCL 2.29.2.
+    ///
+    /// The events are the ones that the connected process sees, and end when it exits.
     ///
     /// # Errors
     /// [`RasError`]
@@ -164,11 +166,11 @@ impl RasClient {
         })
     }
 
-    /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or names that NCCL
-    /// knows, joined by commas, such as `coll,p2p`. Since NCCL 2.31.
+    /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or NCCL's names joined by
+    /// commas, such as `coll,p2p`. Since NCCL 2.31.
     ///
     /// # Errors
-    /// [`RasError`]; [`RasError::Refused`] for a mask that NCCL does not know.
+    /// [`RasError`]; [`RasError::Refused`] for a mask that is invalid in the job's NCCL.
     pub fn set_profiler_mask(&self, mask: &str) -> Result<(), RasError> {
         let line = format!("CONTROL PROFILER_MASK {mask}");
         if mask.is_empty() || !mask.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -181,8 +183,8 @@ impl RasClient {
         self.request(|mut connection, deadline| connection.command(control, deadline))
     }
 
-    /// Makes a request on a new connection. If the process that it leads to exits meanwhile, the next connection leads to
-    /// another one.
+    /// Makes a request on a new connection. Retries if the connected process exits meanwhile: the next connection reaches another
+    /// process.
     fn request<T>(
         &self,
         mut request: impl FnMut(Connection, &Deadline) -> Result<T, RasError>,
@@ -201,13 +203,13 @@ impl RasClient {
         }
     }
 
-    /// Connects to a process that answers.
+    /// Connects to a process that responds.
     fn connect(&self, deadline: &Deadline) -> Result<Connection, RasError> {
         let failed =
             |problem: String| RasError::Connect { address: self.address().into(), problem: problem.into() };
         let addresses = connection::resolve(&self.host, self.port, deadline).map_err(failed)?;
         loop {
-            // A name may have addresses of which NCCL listens on one.
+            // A name may have several addresses, and NCCL listens on one.
             let mut refusals = Vec::new();
             let mut error = None;
             for address in &addresses {
@@ -236,12 +238,12 @@ impl RasClient {
         }
     }
 
-    /// Connects to a process; returns `None` if it accepts and does not answer.
+    /// Connects to a process; returns `None` if it accepts but does not respond.
     fn shake_hands(&self, address: SocketAddr, deadline: &Deadline) -> Result<Option<Connection>, RasError> {
         let limit = HANDSHAKE.min(self.timeout / 8).max(Duration::from_millis(20));
         let stream = match connection::connect(address, limit, deadline) {
             Ok(stream) => stream,
-            // A full backlog: the processes are stopped, or busy.
+            // The backlog is full: the processes are stopped or busy.
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(None),
             Err(error) => {
                 let problem = format!("{address}: {error}").into();
@@ -251,11 +253,11 @@ impl RasClient {
         let mut connection = Connection::new(stream, address.to_string());
         connection.send(HELLO)?;
         match connection.read_line(HELLO, &deadline.part(limit)) {
-            // Each release up to 2.32 has this number.
-            Ok(answer) if answer == ANSWER => Ok(Some(connection)),
-            Ok(answer) => {
-                let answer = excerpt(answer.as_bytes());
-                Err(protocol(HELLO, format!("the answer of {address} is {answer}; expected {ANSWER}")))
+            // Every version up to 2.32 has this number.
+            Ok(reply) if reply == REPLY => Ok(Some(connection)),
+            Ok(reply) => {
+                let reply = excerpt(reply.as_bytes());
+                Err(protocol(HELLO, format!("the reply of {address} is {reply}; expected {REPLY}")))
             }
             Err(RasError::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),

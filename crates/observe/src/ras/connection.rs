@@ -1,5 +1,4 @@
-//! A connection to the service: requests are lines, and so are most answers. Nothing waits beyond a deadline, and nothing
-//! is kept beyond a limit.
+//! A connection to the service. Requests and most replies are lines of text. Waits have deadlines, and buffers have limits.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -8,13 +7,13 @@ use super::error::RasError;
 use libnccl::Version;
 use libnccl_launch::connection::{self, Deadline};
 
-/// Bytes of a line of an answer. NCCL's have less than 1024.
+/// Maximum bytes of a line of a reply. NCCL's lines have less than 1024.
 const MAX_LINE: usize = 64 << 10;
 
-/// Bytes of a report.
+/// Maximum bytes of a report.
 pub(super) const MAX_REPORT: usize = 256 << 20;
 
-/// A request, and the first release that knows it.
+/// A request, and the first NCCL version that supports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) line: &'a str,
@@ -45,12 +44,12 @@ impl Connection {
     }
 
     pub(super) fn send(&mut self, request: &str) -> Result<(), RasError> {
-        // In one write: a line that arrives in parts costs the service another turn.
+        // In one write: the service needs another iteration for a line that arrives in parts.
         let sent = self.stream.write_all(format!("{request}\n").as_bytes());
         sent.map_err(|error| self.closed(request, error.to_string()))
     }
 
-    /// Waits for more bytes, and returns their number: 0 at the end of the connection.
+    /// Waits for more bytes, and returns their number, or 0 at the end of the stream.
     pub(super) fn receive(&mut self, request: &str, deadline: &Deadline) -> Result<usize, RasError> {
         let mut bytes = [0; 16 << 10];
         let read = connection::read_some(&self.stream, &mut bytes, deadline);
@@ -65,7 +64,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Returns the next line of an answer, without its end.
+    /// Returns the next line of a reply, without the newline.
     pub(super) fn read_line(&mut self, request: &str, deadline: &Deadline) -> Result<String, RasError> {
         let mut searched = 0;
         loop {
@@ -85,18 +84,18 @@ impl Connection {
         }
     }
 
-    /// Sends a request whose answer is `OK`.
+    /// Sends a request whose reply is `OK`.
     pub(super) fn command(&mut self, request: Request<'_>, deadline: &Deadline) -> Result<(), RasError> {
         self.send(request.line)?;
-        let answer = self.read_line(request.line, deadline)?;
-        check_error(request, &answer)?;
-        if answer == "OK" {
+        let reply = self.read_line(request.line, deadline)?;
+        check_error(request, &reply)?;
+        if reply == "OK" {
             return Ok(());
         }
-        Err(protocol(request.line, format!("the answer is {}; expected OK", excerpt(answer.as_bytes()))))
+        Err(protocol(request.line, format!("the reply is {}; expected OK", excerpt(reply.as_bytes()))))
     }
 
-    /// Sends a request that the service answers with bytes until it closes the connection, and returns them.
+    /// Sends a request, and returns all bytes that the service sends until it closes the connection.
     pub(super) fn query(&mut self, request: Request<'_>, deadline: &Deadline) -> Result<Vec<u8>, RasError> {
         self.send(request.line)?;
         // After an error, the connection stays open.
@@ -104,16 +103,16 @@ impl Connection {
         check_error(request, &first)?;
         loop {
             if self.buffer.len() > MAX_REPORT {
-                return Err(protocol(request.line, format!("an answer of more than {MAX_REPORT} bytes")));
+                return Err(protocol(request.line, format!("a reply of more than {MAX_REPORT} bytes")));
             }
             if self.receive(request.line, deadline)? == 0 {
                 break;
             }
         }
-        let mut answer = first.into_bytes();
-        answer.push(b'\n');
-        answer.append(&mut self.buffer);
-        Ok(answer)
+        let mut reply = first.into_bytes();
+        reply.push(b'\n');
+        reply.append(&mut self.buffer);
+        Ok(reply)
     }
 
     pub(super) fn ended(&self, request: &str) -> RasError {
@@ -129,13 +128,13 @@ impl Connection {
     }
 }
 
-/// Returns an error if the answer to a request is one.
-fn check_error(request: Request<'_>, answer: &str) -> Result<(), RasError> {
-    if answer.starts_with("ERROR: Unknown command") {
+/// Fails if the reply to a request is an error.
+fn check_error(request: Request<'_>, reply: &str) -> Result<(), RasError> {
+    if reply.starts_with("ERROR: Unknown command") {
         return Err(RasError::Unsupported { request: request.line.into(), since: request.since });
     }
-    if answer.starts_with("ERROR: ") || answer.starts_with("BUSY: ") {
-        let answer = answer.chars().take(500).collect::<String>().into();
+    if reply.starts_with("ERROR: ") || reply.starts_with("BUSY: ") {
+        let answer = reply.chars().take(500).collect::<String>().into();
         return Err(RasError::Refused { request: request.line.into(), answer });
     }
     Ok(())
@@ -145,7 +144,7 @@ pub(super) fn protocol(request: &str, problem: String) -> RasError {
     RasError::Protocol { request: request.into(), problem: problem.into() }
 }
 
-/// Returns the first bytes of an answer, quoted, for an error.
+/// Returns the first bytes of a reply, quoted, for an error message.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
     if bytes.len() > 80 { format!("{text:?}...") } else { format!("{text:?}") }

@@ -3,8 +3,7 @@ use std::time::Duration;
 
 use libnccl::Version;
 
-/// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is that of
-/// [`Display`](std::fmt::Display).
+/// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is its [`Display`](std::fmt::Display) text.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasError {
@@ -17,7 +16,7 @@ pub enum RasError {
 
     /// No process accepted a connection.
     #[error(
-        "no process of a job answers RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
+        "no process of a job serves RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
          communicator exists, unless NCCL_RAS_ENABLE=0; the CPU backend with NCCL_RAS_ENABLE=1)"
     )]
     Connect {
@@ -27,8 +26,8 @@ pub enum RasError {
         problem: Box<str>,
     },
 
-    /// The answer was not complete by the deadline.
-    #[error("{request}: no complete answer from {address} within {elapsed:.1?}")]
+    /// The reply was not complete by the deadline.
+    #[error("{request}: no complete reply from {address} within {elapsed:.1?}")]
     Timeout {
         /// The request, as it was sent.
         request: Box<str>,
@@ -38,8 +37,8 @@ pub enum RasError {
         elapsed: Duration,
     },
 
-    /// The connection ended before the answer did.
-    #[error("{request}: {address} ended the connection before its answer was complete: {problem}")]
+    /// The connection closed before the reply was complete.
+    #[error("{request}: {address} ended the connection before its reply was complete: {problem}")]
     Closed {
         /// The request, as it was sent.
         request: Box<str>,
@@ -49,30 +48,30 @@ pub enum RasError {
         problem: Box<str>,
     },
 
-    /// The process has an NCCL that does not know the request.
-    #[error("{request}: the job's NCCL does not know this request, which needs {since} or newer")]
+    /// The process has an NCCL that does not support the request.
+    #[error("{request}: the job's NCCL does not support this request, which needs {since} or newer")]
     Unsupported {
         /// The request, as it was sent.
         request: Box<str>,
-        /// The first release that knows it.
+        /// The first NCCL version that supports it.
         since: Version,
     },
 
-    /// The process answered with an error.
-    #[error("{request}: the job answered: {answer}")]
+    /// The process replied with an error.
+    #[error("{request}: the job replied: {answer}")]
     Refused {
         /// The request, as it was sent.
         request: Box<str>,
-        /// The answer.
+        /// The reply.
         answer: Box<str>,
     },
 
-    /// The answer is not of this protocol: another service may use the port.
+    /// The reply is malformed: another service may use the port.
     #[error("{request}: {problem}")]
     Protocol {
-        /// The request, as it was sent; "a report" for one that was read from elsewhere.
+        /// The request, as it was sent; "a report" for a report from another source.
         request: Box<str>,
-        /// The answer or the mistake in it, and what was expected.
+        /// The reply or the mistake in it, and the expected reply.
         problem: Box<str>,
     },
 }

@@ -1,9 +1,9 @@
 //! A client of NCCL's RAS service: which ranks of a running job are late, stuck, failed or dead. Feature `ras`.
 //!
-//! Every process of a job that has a communicator answers questions about the job on a TCP port, `NCCL_RAS_ADDR` or
-//! `localhost:28028` (NCCL 2.24 and newer, unless `NCCL_RAS_ENABLE` is not 1). [`RasClient`] asks, and
-//! [`verdicts`] draws the conclusions. No NCCL library is needed, and no GPU: the program may run anywhere from where the
-//! port can be reached.
+//! Every process of a job that has a communicator serves requests about the job on a TCP port, `NCCL_RAS_ADDR` or
+//! `localhost:28028` (NCCL 2.24 and newer, unless `NCCL_RAS_ENABLE` is not 1). [`RasClient`] sends requests, and
+//! [`verdicts`] draws the conclusions. Neither an NCCL library nor a GPU is needed: the program may run on any host that
+//! reaches the port.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,13 +29,13 @@
 //! | [`RasClient::monitor`] | 2.29.2 |
 //! | [`RasClient::diagnostics`], [`RasClient::set_profiler_mask`] | 2.31 |
 //!
-//! An older NCCL's answer is [`RasError::Unsupported`]. Release 2.32 added no request and no field. The CPU backend
-//! serves all of it if `NCCL_RAS_ENABLE=1` is set.
+//! With an older NCCL, a request fails with [`RasError::Unsupported`]. Version 2.32 added no request and no field. The CPU
+//! backend serves all requests if `NCCL_RAS_ENABLE=1` is set.
 //!
-//! Each request is a connection of its own and ends by the client's [`timeout`](RasClient::timeout), whatever the other
-//! end does; answers are at most 256 MiB, and a line of the handshake 64 KiB. Of several processes that listen on one port,
-//! the kernel chooses one for each connection; a process that is stopped accepts and never answers, so the client tries
-//! again until one does. The service neither authenticates nor encrypts.
+//! Each request uses a separate connection and always ends by the client's [`timeout`](RasClient::timeout). Replies are at
+//! most 256 MiB, and a line of the handshake 64 KiB. If several processes listen on one port, the kernel chooses one for each
+//! connection. A stopped process accepts connections but never responds, so the client retries until a process responds. The
+//! service neither authenticates nor encrypts.
 
 mod client;
 mod connection;

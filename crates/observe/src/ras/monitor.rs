@@ -8,12 +8,12 @@ use super::connection::{Connection, excerpt, protocol};
 use super::error::RasError;
 use libnccl_launch::connection::Deadline;
 
-/// Bytes of an event, which has less than a kilobyte and 20 for each device.
+/// Maximum bytes of an event. NCCL's events have less than 1 kB plus 20 bytes for each device.
 const MAX_EVENT: usize = 1 << 20;
 
 const REQUEST: &str = "MONITOR";
 
-/// The events of a job, of [`RasClient::monitor`](super::RasClient::monitor).
+/// The events of a job, returned by [`RasClient::monitor`](super::RasClient::monitor).
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -38,15 +38,15 @@ impl Monitor {
         Self { connection }
     }
 
-    /// Returns the next event, or `None` if there is none for so long.
+    /// Returns the next event, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// [`RasError::Closed`]: the process that reports the events has ended. [`RasError::Protocol`]: an answer that is not
-    /// an event; there is no use in going on.
+    /// [`RasError::Closed`]: the process that reports the events has exited. [`RasError::Protocol`]: the reply is not an event;
+    /// further calls would fail too.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, RasError> {
         let deadline = Deadline::after(timeout);
         loop {
-            // Not kept, however many there are.
+            // Discarded, so that they need no memory.
             let blanks = self.connection.buffer().iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
             self.connection.consume(blanks);
             if let Some((event, length)) = first_event(self.connection.buffer())? {
@@ -80,9 +80,9 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventGroup {
-    /// Processes that join or are considered dead. Every process sees those of all others.
+    /// Processes that join or are considered dead. Every process reports these events of all processes.
     Lifecycle,
-    /// Connections between processes: made, lost, slow, recovered. A process sees those of its neighbours.
+    /// Connections between processes: made, lost, slow, recovered. A process reports the connections of its neighbors.
     Trace,
 }
 
@@ -115,7 +115,7 @@ pub struct Event {
     pub details: String,
 }
 
-/// A process that an [`Event`] is about. Fields that the job does not know are empty.
+/// A process that an [`Event`] is about. Unknown fields are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -128,7 +128,7 @@ pub struct Peer {
     pub cuda_devs: Vec<i64>,
     /// The NVML devices of its ranks.
     pub nvml_devs: Vec<i64>,
-    /// The address of its connection, where that is all that is known.
+    /// The address of its connection, if nothing else is known.
     pub addr: String,
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::connection::{MAX_REPORT, excerpt, protocol};
 use super::error::RasError;
 
-/// A job's report, as far as the process that answered knows the job.
+/// A job's report, from the view of the process that replied.
 ///
 /// ```
 /// use libnccl_observe::ras::Report;
@@ -22,7 +22,7 @@ use super::error::RasError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The release of the NCCL that answered, with its suffix.
+    /// The NCCL version of the process that replied, with its suffix.
     pub nccl_version: String,
     /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
@@ -30,15 +30,15 @@ pub struct Report {
     /// The newest CUDA that the driver supports; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_driver_version: i64,
-    /// The local time of the process that answered, `YYYY-MM-DD hh:mm:ss`.
+    /// The local time of the process that replied, `YYYY-MM-DD hh:mm:ss`.
     #[serde(default)]
     pub timestamp: String,
     /// The number of communicators, as the report states it.
     #[serde(default)]
     pub communicators_count: Option<u64>,
-    /// The communicators. While one is initialised, some releases list one of size 0 in place of it.
+    /// The communicators. During initialization, some NCCL versions list a communicator with size 0.
     pub communicators: Vec<ReportedCommunicator>,
-    /// The effort of the report itself.
+    /// Statistics of the report itself.
     #[serde(default)]
     pub ras: Collection,
 }
@@ -54,13 +54,13 @@ pub struct ReportedCommunicator {
     pub secondary_hash: String,
     /// The number of ranks.
     pub size: u64,
-    /// The number of ranks that have answered, as the report states it.
+    /// The number of ranks that have responded, as the report states it.
     #[serde(default)]
     pub ranks_count: Option<u64>,
     /// The number of the others, as the report states it.
     #[serde(default)]
     pub missing_ranks_count: Option<u64>,
-    /// The ranks that have answered.
+    /// The ranks that have responded.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
     /// The others.
@@ -68,7 +68,7 @@ pub struct ReportedCommunicator {
     pub missing_ranks: Vec<MissingRank>,
 }
 
-/// The identity of a communicator in reports. Its text is the hash with 16 digits, as recordings, errors and NCCL's text report have it.
+/// The identity of a communicator in reports. Its text is the hash with 16 digits, as in recordings, errors and NCCL's text report.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct CommunicatorId {
@@ -86,7 +86,7 @@ impl fmt::Display for CommunicatorId {
     }
 }
 
-/// A rank that has answered.
+/// A rank that has responded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankReport {
@@ -107,9 +107,9 @@ pub struct RankReport {
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
     /// The number of each collective that it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
-    /// Not counted are sends, receives, what is made of them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
-    /// launches of CUDA graphs, and collectives of copy engines and symmetric memory. Of one that is not there, the number is
-    /// unknown; if one is no number, so are all.
+    /// Sends, receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations, launches of CUDA
+    /// graphs, and collectives of copy engines and symmetric memory are not counted. A missing number is unknown. If one is
+    /// malformed, all are unknown.
     #[serde(default, deserialize_with = "known")]
     pub collective_counts: BTreeMap<String, u64>,
 }
@@ -118,7 +118,7 @@ pub struct RankReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankStatus {
-    /// The result of the initialisation, a `ncclResult_t`; 7 while it is in progress.
+    /// The result of the initialization, a `ncclResult_t`; 7 while it is in progress.
     pub init_state: i64,
     /// The asynchronous error, a `ncclResult_t`.
     pub async_error: i64,
@@ -145,7 +145,7 @@ pub enum RankState {
     Abort,
 }
 
-/// A rank that has not answered.
+/// A rank that has not responded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingRank {
@@ -172,20 +172,20 @@ pub struct MissingRank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingStatus {
-    /// Set if its process does not answer. One that answers has no such communicator, or has it no more.
+    /// Set if its process does not respond. A process that responds never had this communicator, or no longer has it.
     pub unresponsive: bool,
-    /// Set if its process has not answered for a minute.
+    /// Set if its process has not responded for a minute.
     pub considered_dead: bool,
 }
 
-/// The effort of a report; `None` is unknown.
+/// Statistics of a report; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Collection {
-    /// The time in seconds for which the processes were asked.
+    /// The time in seconds that the collection from the processes took.
     pub collection_time_sec: Option<f64>,
-    /// The processes that were given up, with those behind them.
+    /// The number of processes that timed out, including the processes reached only through them.
     pub timeouts_count: Option<u64>,
 }
 
@@ -197,18 +197,18 @@ fn unknown_host() -> String {
     "unknown".into()
 }
 
-/// Returns a part of a report, or nothing if it is null or has another form: the rest of the report is as good without it.
+/// Returns a part of a report, or the default if it is null or malformed: the rest of the report remains useful.
 fn known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
     let value = Value::deserialize(deserializer)?;
     Ok(T::deserialize(value).unwrap_or_default())
 }
 
 impl Report {
-    /// Parses a report in JSON. Fields that this crate does not know are ignored. The comma that NCCL 2.28.7 to 2.28.9
-    /// forget in `missing_ranks` is inserted.
+    /// Parses a report in JSON. Unknown fields are ignored. The comma that NCCL 2.28.7 to 2.28.9 omit in `missing_ranks` is
+    /// inserted.
     ///
     /// # Errors
-    /// [`RasError::Protocol`]: this is no report, with the place of the mistake.
+    /// [`RasError::Protocol`]: this is not a report; the error has the position of the mistake.
     pub fn parse(json: &[u8]) -> Result<Self, RasError> {
         if json.len() > MAX_REPORT {
             return Err(protocol(
@@ -232,13 +232,13 @@ impl ReportedCommunicator {
         CommunicatorId { hash: hash.clone(), secondary_hash: secondary_hash.clone(), size: *size }
     }
 
-    /// Returns `true` for one that is listed while it is initialised, with a size of 0 and nothing else.
+    /// Returns whether the communicator is listed during its initialization, with size 0 and nothing else.
     #[must_use]
     pub fn is_initialising(&self) -> bool {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
     }
 
-    /// Returns the number of ranks that have not answered, be they listed as missing or not at all.
+    /// Returns the number of ranks that have not responded, whether or not they are listed as missing.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);
@@ -246,7 +246,7 @@ impl ReportedCommunicator {
     }
 }
 
-/// Inserts a comma wherever a string follows the number of an NVML device.
+/// Inserts the missing comma between the number of an NVML device and a string.
 fn insert_commas(json: &[u8]) -> Vec<u8> {
     const KEY: &[u8] = b"\"nvml_dev\":";
     let mut repaired = Vec::with_capacity(json.len() + 64);

@@ -1,4 +1,4 @@
-//! Conclusions from the reports of a job, in sentences. The rule of each kind of verdict is one function.
+//! Conclusions from the reports of a job, in sentences. Each kind of verdict has one function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -45,49 +45,49 @@ pub struct RankPlace {
 #[serde(tag = "verdict", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VerdictKind {
-    /// The rank's process has not answered for a minute. It may also have exited normally.
+    /// The rank's process has not responded for a minute. It may also have exited normally.
     Dead,
-    /// The rank's process does not answer: it is stopped, has exited, or cannot be reached.
+    /// The rank's process does not respond: it is stopped, has exited, or cannot be reached.
     Unresponsive,
     /// The rank reports an error of its initialization or of an operation, or has aborted its communicator.
     Failed {
         /// The `ncclResult_t`; `None` for an abort.
         code: Option<i64>,
     },
-    /// The report lacks something about the job, a communicator or a rank, or contradicts itself. A rank whose process
-    /// answers, but no longer has this communicator, is one of these.
+    /// The report lacks data on the job, a communicator or a rank, or contradicts itself. This includes a rank whose process
+    /// responds but no longer has this communicator.
     Incomplete {
-        /// What is missing, or the contradiction.
+        /// The missing data, or the contradiction.
         problem: String,
     },
-    /// The rank called other collectives than the others: it has launched more of one, and less of another.
+    /// The rank called different collectives: it has launched more of one, and fewer of another.
     Mismatched {
         /// The rank that it is compared with, one of the majority.
         than: u64,
         /// The collectives of which it has launched more, and by how many.
         more: BTreeMap<String, u64>,
-        /// The collectives of which it has launched less, and by how many.
+        /// The collectives of which it has launched fewer, and by how many.
         less: BTreeMap<String, u64>,
     },
     /// Nothing was launched between the first report and the last, while some ranks are behind or missing.
     Frozen {
-        /// The ranks that have launched less than others.
+        /// The ranks that have launched fewer than others.
         behind: Vec<u64>,
-        /// The ranks that do not answer.
+        /// The ranks that do not respond.
         missing: Vec<u64>,
     },
-    /// The rank has launched less than most others, by more than the duration of a report explains.
+    /// The rank has launched fewer collectives than most others, by more than the duration of a report explains.
     Straggler {
         /// The collective.
         collective: String,
-        /// The number of it that the rank has launched.
+        /// The number that the rank has launched.
         launched: u64,
         /// The number that the rank with the most has launched beyond that.
         behind: u64,
     },
-    /// Nothing was launched between the first report and the last, and all ranks have launched the same. Not a problem by
-    /// itself: the program may do something else. RAS cannot distinguish that from GPUs that hang in what was launched, nor
-    /// from ranks that wait in sends and receives.
+    /// Nothing was launched between the first report and the last, and all ranks have launched the same number. Not a problem by
+    /// itself: the program may be computing. RAS cannot distinguish this from GPUs that hang in a launched collective, nor from
+    /// ranks that wait in sends and receives.
     Idle,
 }
 
@@ -108,10 +108,10 @@ impl Verdict {
 /// | straggler | three of four reports, of two or more, show it behind the median by a quarter or more of what is launched from one report to the next; half of them if its counters are equal in the first and the last |
 /// | frozen, idle | the counters of the first report and the last are equal |
 ///
-/// A report does not query all ranks at one instant. Ranks of a healthy job differ by what they launch meanwhile, which may be
-/// thousands of short collectives. So let a report take less than a quarter of the time between two reports. Some reports
-/// within a second are enough. Frozen for such a short time may be a long computation: the time between the first and the
-/// last report is the measure.
+/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the report,
+/// which may be thousands of short ones. A report should therefore take less than a quarter of the time between two reports.
+/// A few reports within a second are enough to find stragglers. A job that is frozen for such a short time may only be computing:
+/// leave more time between the first and the last report to find out.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let by_id: Vec<_> = reports.iter().map(by_id).collect();
@@ -140,7 +140,7 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
 
 type Finding = (VerdictKind, Option<RankPlace>);
 
-/// For each collective, the number that a rank has launched. The number of one that is not there is unknown.
+/// For each collective, the number that a rank has launched. A missing number is unknown.
 type Counters = BTreeMap<String, u64>;
 
 /// The ranks of a report whose counters can be compared.
@@ -178,8 +178,8 @@ fn comparable(communicator: &ReportedCommunicator) -> Ranks<'_> {
     communicator.ranks.iter().filter(is_comparable).map(|rank| (rank.rank, rank)).collect()
 }
 
-/// Dead and unresponsive, and incomplete for a rank whose process answers without the communicator: if the first report
-/// says so too, and others still use it.
+/// Dead, unresponsive, and incomplete. Incomplete is a rank whose process responds but lacks the communicator, if the first report
+/// shows the same and other ranks still use the communicator.
 fn missing(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Finding> {
     let had_left = |rank: u64| first.missing_ranks.iter().any(|one| one.rank == rank && has_left(one));
     let is_running = last
@@ -191,7 +191,7 @@ fn missing(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Fin
         Some(MissingStatus { considered_dead: true, .. }) => Some(VerdictKind::Dead),
         Some(MissingStatus { unresponsive: true, .. }) => Some(VerdictKind::Unresponsive),
         Some(_) => (is_running && had_left(missing.rank))
-            .then(|| incomplete("its process answers, but does not have this communicator (any longer)")),
+            .then(|| incomplete("its process responds, but does not have this communicator (any longer)")),
         None => Some(incomplete("the report does not say why it is missing")),
     };
     let found = last.missing_ranks.iter();
@@ -231,7 +231,7 @@ fn failed(communicator: &ReportedCommunicator) -> Vec<Finding> {
         .collect()
 }
 
-/// Incomplete: what a report lacks, or what contradicts it, about the job.
+/// Incomplete: missing or contradictory data on the job.
 fn job_defects(report: &Report) -> Vec<String> {
     let late = match report.ras.timeouts_count {
         Some(0) => None,
@@ -242,7 +242,7 @@ fn job_defects(report: &Report) -> Vec<String> {
     late.into_iter().chain(count).collect()
 }
 
-/// Incomplete: the same about a communicator, and its ranks.
+/// Incomplete: missing or contradictory data on a communicator and its ranks.
 fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     let ReportedCommunicator { size, ranks, missing_ranks, .. } = communicator;
     let mut findings = Vec::new();
@@ -251,7 +251,7 @@ fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     };
     let twice = |listed: usize| (listed > 1).then(|| format!("the report lists it {listed} times"));
     add(twice(listed), None);
-    add(miscount("ranks that have answered", communicator.ranks_count, ranks.len()), None);
+    add(miscount("ranks that have responded", communicator.ranks_count, ranks.len()), None);
     add(miscount("missing ranks", communicator.missing_ranks_count, missing_ranks.len()), None);
     let entries = entries(communicator);
     for (rank, (place, listed)) in &entries {
@@ -277,7 +277,7 @@ fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     findings
 }
 
-/// Returns the contradiction between the number of entries that a report states, if it does, and the number it has.
+/// Returns the contradiction between the number of entries that a report states, if any, and the number that it lists.
 fn miscount(entries: &str, stated: Option<u64>, listed: usize) -> Option<String> {
     let stated = stated.filter(|stated| *stated != listed as u64)?;
     Some(format!("the report states {stated} {entries}, and lists {listed}"))
@@ -291,8 +291,8 @@ fn mismatched(history: &[Ranks<'_>]) -> Vec<Finding> {
     usual.map(|(rank, kind)| (kind.clone(), Some(RankPlace::of(ranks[rank])))).collect()
 }
 
-/// Returns the ranks that have launched more of one collective and less of another than most others. Of two prefixes of
-/// one sequence of calls, neither has both.
+/// Returns the ranks that have launched more of one collective and fewer of another than most others. Ranks that are at different
+/// points of one sequence of calls never differ in both directions.
 fn mismatches(ranks: &Ranks<'_>) -> BTreeMap<u64, VerdictKind> {
     let mut votes: BTreeMap<&Counters, usize> = BTreeMap::new();
     ranks.values().for_each(|rank| *votes.entry(&rank.collective_counts).or_default() += 1);
@@ -333,7 +333,7 @@ fn progress(history: &[Ranks<'_>], communicator: &ReportedCommunicator) -> Optio
         sums.map(|(rank, report)| (*rank, sum(&report.collective_counts))).collect();
     let most = *sums.values().max().filter(|most| **most > 0)?;
     let behind: Vec<u64> = sums.iter().filter(|(_, sum)| **sum < most).map(|(rank, _)| *rank).collect();
-    // Ranks that have left do not hold up others that are level.
+    // Ranks that have exited do not hold up others with equal counters.
     let (left, missing): (Vec<_>, Vec<_>) =
         communicator.missing_ranks.iter().partition(|rank| has_left(rank));
     let missing: Vec<u64> = missing.into_iter().map(|rank| rank.rank).collect();
@@ -348,7 +348,7 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
     for (at, ranks) in history.iter().enumerate() {
         // A single report does not distinguish a rank that is behind from one that was queried before the others.
         let Some(neighbor) = history.get(if at == 0 { 1 } else { at - 1 }) else { break };
-        // Those that have called other collectives are not behind, and no measure for others.
+        // Ranks that have called other collectives are not behind, and are not counted in the median.
         let mismatches = mismatches(ranks);
         let ranks: Ranks<'_> = ranks
             .iter()
@@ -363,7 +363,7 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
                 all
             };
             let all = launched(&ranks);
-            // Of two ranks, the median is the greater one: the one behind holds the other up.
+            // With two ranks, the median is the greater number: the rank that is behind holds up the other.
             let (median, most) = (all[all.len() / 2], all[all.len() - 1]);
             let between = launched(neighbor).last().map_or(most, |before| most.abs_diff(*before));
             for (rank, report) in &ranks {
@@ -431,7 +431,7 @@ impl fmt::Display for VerdictKind {
         match self {
             Self::Dead => f.write_str("is dead: its process cannot be reached any more"),
             Self::Unresponsive => {
-                f.write_str("does not answer: its process is stopped, has ended, or cannot be reached")
+                f.write_str("does not respond: its process is stopped, has ended, or cannot be reached")
             }
             Self::Failed { code: None } => f.write_str("has failed: it has aborted its communicator"),
             Self::Failed { code: Some(code) } => {
@@ -470,10 +470,10 @@ impl fmt::Display for VerdictKind {
     }
 }
 
-/// The ranks that a sentence names at most.
+/// The maximum number of ranks that a sentence names.
 const NAMED: usize = 8;
 
-/// Returns the first of some ranks in words; `count` is the number of all.
+/// Returns the first of some ranks in words; `count` is the total number.
 fn list(ranks: &[u64], count: u64) -> String {
     let named = ranks.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match count {

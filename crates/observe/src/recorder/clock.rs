@@ -1,9 +1,9 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Times as the processor counts them, which takes an instruction or two where the system's clock takes dozens.
+/// A clock that reads the processor's counter, which takes one or two instructions instead of dozens for the system's clock.
 ///
 /// The counter runs at a constant rate (x86-64: an invariant TSC, as all processors of the last 15 years have), which is
-/// measured by the system's clock, from the start to the moment when a time is wanted.
+/// measured with the system's clock, from the start until a time is needed.
 #[derive(Debug)]
 pub(super) struct Clock {
     start: Instant,

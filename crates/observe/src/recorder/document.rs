@@ -1,8 +1,8 @@
 use std::fmt::Write;
 
-/// A value that is written as JSON or as one of Python's pickles.
+/// A value that can be written as JSON or as a Python pickle.
 ///
-/// Written here and not by a library, so that a program that hangs can say so whatever features it was built with.
+/// Uses no other crate, so that recordings need no optional feature.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Document {
     Null,
@@ -180,7 +180,7 @@ mod tests {
         let script = "import pickle, sys; print(ascii(pickle.load(sys.stdin.buffer)))";
         let mut python = Command::new("python3");
         let python = python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        // There need not be one.
+        // Python may not be installed.
         let Ok(mut python) = python else { return };
         python.stdin.take().unwrap().write_all(&document().to_pickle()).unwrap();
         let printed = String::from_utf8(python.wait_with_output().unwrap().stdout).unwrap();

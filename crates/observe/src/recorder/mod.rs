@@ -1,6 +1,6 @@
-//! The recorder, an observer: the last operations that a communicator was given, in a ring that any thread reads at any time.
+//! The recorder, an observer that keeps a communicator's last operations in a ring buffer.
 //!
-//! One thread writes, that which uses the communicator. It takes no lock, and waits for nobody.
+//! Only the thread that uses the communicator writes; it takes no lock and never waits. Any thread can read at any time.
 #![allow(unsafe_code)]
 
 mod clock;
@@ -33,11 +33,11 @@ use libnccl::buffer::MemorySpace;
 use libnccl::internal::environment::variable;
 use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart, observe};
 
-/// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
-/// also after its end. See [`RecordExt::record`](crate::RecordExt::record).
+/// A recorder of a communicator's last operations. Any thread can read it at any time, even after the communicator is destroyed.
+/// See [`RecordExt::record`](crate::RecordExt::record).
 ///
-/// It is an [`Observer`]. Operations are recorded when they are called; those that are refused, by a check of this crate, are not. Operations of a
-/// group are recorded too. Those of a [`PreMulSum`](libnccl::PreMulSum) have the name of the reduction.
+/// It is an [`Observer`]. Operations, including the operations of a group, are recorded when they are called. Calls that libnccl's
+/// checks reject are not recorded. Operations with a [`PreMulSum`](libnccl::PreMulSum) have the name of the reduction.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -65,7 +65,7 @@ struct Recording {
     membership: Membership,
     ring: Ring,
     state: AtomicU8,
-    /// The calls are those of C's functions.
+    /// The calls have the names of C functions.
     is_of_c: bool,
 }
 
@@ -82,7 +82,7 @@ fn write_on_signal_of_environment() {
     static START: Once = Once::new();
     let mut started = Ok(());
     START.call_once(|| {
-        // The oldest one gives the rank of the process.
+        // The oldest recorder determines the rank of the process.
         let write = || {
             all().first().into_iter().for_each(|recorder| recorder.write_as_the_environment_says("signal"));
         };
@@ -120,8 +120,8 @@ impl Observer for Recorder {
 }
 
 impl Recorder {
-    /// Creates the recorder of a communicator that is not of this crate, for code that tells it of the calls that it
-    /// intercepts; for others, see [`RecordExt::record`](crate::RecordExt::record).
+    /// Creates a recorder for a communicator that was not created by libnccl. The caller notifies it of the calls that it
+    /// intercepts. For libnccl's communicators, see [`RecordExt::record`](crate::RecordExt::record).
     #[must_use]
     pub fn new(membership: Membership, entries: usize) -> Self {
         Self::of(membership, entries, true)
@@ -132,21 +132,21 @@ impl Recorder {
         Self { recording: Arc::new(Recording { membership, ring, state, is_of_c }) }
     }
 
-    /// Creates the recorder of a communicator of this crate, which is one of all of this process.
+    /// Creates the recorder of a libnccl communicator, and adds it to the recorders of this process.
     fn of_this_process(membership: &Membership, entries: usize) -> Self {
         let recorder = Self::of(membership.clone(), entries, false);
         let mut recordings = RECORDINGS.lock().unwrap_or_else(PoisonError::into_inner);
         recordings.retain(|recording| recording.strong_count() > 0);
         recordings.push(Arc::downgrade(&recorder.recording));
-        // The logger that this may call may ask for the recordings.
+        // This may call a logger, which may request the recordings.
         drop(recordings);
         #[cfg(all(unix, feature = "signal"))]
         write_on_signal_of_environment();
         recorder
     }
 
-    /// Records all communicators of this process from now on if the environment variable `LIBNCCL_RECORDER` is a number, the
-    /// entries of [`RecordExt::record`](crate::RecordExt::record). The first call does so, and later ones nothing: a library may
+    /// Records all communicators that this process creates from now on, if the environment variable `LIBNCCL_RECORDER` is a
+    /// number: the entries of [`RecordExt::record`](crate::RecordExt::record). Only the first call has an effect, so a library may
     /// call it as well as the program.
     pub fn record_from_env() {
         static ONCE: Once = Once::new();
@@ -158,19 +158,19 @@ impl Recorder {
         });
     }
 
-    /// Returns what is known of the communicator.
+    /// Returns the communicator's id, rank and size.
     #[must_use]
     pub fn membership(&self) -> &Membership {
         &self.recording.membership
     }
 
-    /// Returns the operations that the recorder has, the oldest first.
+    /// Returns the recorded operations, the oldest first.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         records(&self.recording.ring, self.membership().memory_space == MemorySpace::Host)
     }
 
-    /// Returns the number of the last operation, which is that of operations so far; 0 if there was none.
+    /// Returns the number of operations so far, which is also the number of the last operation.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.recording.ring.last()
@@ -195,16 +195,16 @@ impl Recorder {
         Self::list_to_json(reason, &all())
     }
 
-    /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a folder with a file for
-    /// each rank, whose name ends in the number of the rank:
-    /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank FOLDER`.
+    /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a directory with one file
+    /// per rank, whose name ends in the rank:
+    /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank DIRECTORY`.
     #[must_use]
     pub fn to_pytorch(&self) -> Vec<u8> {
         to_pytorch(std::slice::from_ref(self))
     }
 
-    /// Returns the records of all communicators of this process, as [`to_pytorch`](Self::to_pytorch) does: for a process of
-    /// one rank.
+    /// Returns the records of all communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. For processes with
+    /// one rank each.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
         to_pytorch(&all())
@@ -212,19 +212,19 @@ impl Recorder {
 
     /// Writes [`all_to_json`](Self::all_to_json) to a file.
     ///
-    /// With the environment variable `LIBNCCL_RECORDER_FILE`, the start of a path, a timeout of a communicator that is
-    /// recorded, and a [`Watchdog`](crate::Watchdog) that finds one in a call for too long, write it to this path and the
-    /// number of the rank and `.json`: a new file, which only its owner can read, in place of what has the name.
+    /// If the environment variable `LIBNCCL_RECORDER_FILE` is set, this is also called when a recorded communicator times out or a
+    /// [`Watchdog`](crate::Watchdog) finds it stuck in a call. The path is then the variable's value, the rank, and `.json`. The
+    /// new file replaces an existing one, and only its owner can read it.
     ///
     /// # Errors
-    /// That of the file.
+    /// The error of the file system.
     pub fn write_all(reason: &str, path: &Path) -> io::Result<()> {
         write_in_turn(reason, |json| fs::write(path, json))
     }
 
-    /// Makes each panic of the process write [`all_to_json`](Self::all_to_json) to a file, before what panics did so far.
+    /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook.
     ///
-    /// The first call has no effect on a thread that is panicking, where Rust does not let it change what panics do.
+    /// The first call has no effect on a thread that is panicking, because Rust does not allow it to change the hook there.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
@@ -242,11 +242,11 @@ impl Recorder {
         });
     }
 
-    /// Makes each signal of this number write [`all_to_json`](Self::all_to_json) to a file, on a thread that only does so. The
-    /// signal then has no other effect, but for what the program made it do before.
+    /// Writes [`all_to_json`](Self::all_to_json) to a file at each signal of this number, on a dedicated thread. The signal's default
+    /// action is disabled; handlers that the program installed before still run.
     ///
-    /// With the environment variable `LIBNCCL_RECORDER_SIGNAL`, `USR1` or `USR2`, the first communicator of the process that is
-    /// recorded makes this signal write the file that `LIBNCCL_RECORDER_FILE` gives, as a timeout does.
+    /// If the environment variable `LIBNCCL_RECORDER_SIGNAL` is `USR1` or `USR2`, the first recorded communicator of the process
+    /// installs this for that signal, with the file of `LIBNCCL_RECORDER_FILE` as for a timeout.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;
@@ -257,20 +257,20 @@ impl Recorder {
     /// ```
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a signal that cannot be handled, such as `SIGKILL` or `SIGSEGV`; that of the system,
-    /// if there is no such signal or no more threads or files.
+    /// [`io::ErrorKind::InvalidInput`] for a signal that cannot be handled, such as `SIGKILL` or `SIGSEGV`; the system's error if
+    /// there is no such signal, or no thread or file can be created.
     #[cfg(all(unix, feature = "signal"))]
     #[cfg_attr(docsrs, doc(cfg(all(unix, feature = "signal"))))]
     pub fn write_on_signal(signal: i32, path: PathBuf) -> io::Result<()> {
         signal::on_signal(signal, move || drop(Self::write_all("signal", &path)))
     }
 
-    /// Writes the records of the process if the environment says where.
+    /// Writes the records of the process if the environment has a path.
     #[cold]
     fn write_as_the_environment_says(&self, reason: &str) {
         if let Some(mut path) = variable(variables::RECORDER_FILE) {
             path.push(format!("{}.json", self.membership().rank));
-            // The error of the call is the one that counts.
+            // The caller reports the error of the call itself.
             let _ = write_in_turn(reason, |json| private_file::write(Path::new(&path), json.as_bytes()));
         }
     }
@@ -301,10 +301,10 @@ impl Recorder {
     }
 }
 
-/// The recorder of a [`Communicator`], as methods of it.
+/// Methods that record a [`Communicator`].
 pub trait RecordExt {
-    /// Records the operations from now on: the last ones, at least so many `entries`, up to a million, of 64 bytes each. Once
-    /// it records, it does so until its end, and further calls return the same recorder.
+    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, up to a million, of 64 bytes
+    /// each. Recording stops when the communicator is destroyed; further calls return the same recorder.
     ///
     /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
     /// [`Recorder`].
@@ -329,7 +329,8 @@ impl RecordExt for Communicator {
     }
 }
 
-/// Calls `write` with the records of all communicators of this process: a timeout and a signal may write the same file.
+/// Calls `write` with the records of all communicators of this process, one call at a time: a timeout and a signal may write the
+/// same file.
 fn write_in_turn(reason: &str, write: impl FnOnce(String) -> io::Result<()>) -> io::Result<()> {
     static TURN: Mutex<()> = Mutex::new(());
     let json = Recorder::all_to_json(reason);
@@ -358,7 +359,7 @@ fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
     pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
-/// Returns the identity of a library's file, which is read once. Only a file without a build id is hashed: a timeout waits for the
+/// Returns the identity of a library's file, and caches it. Only a file without a build id is hashed: a timeout waits for the
 /// recording, and NCCL has hundreds of megabytes.
 fn library_document(path: &Arc<Path>) -> Document {
     static KNOWN: Mutex<Option<(Arc<Path>, Document)>> = Mutex::new(None);
@@ -380,7 +381,7 @@ fn library_document(path: &Arc<Path>) -> Document {
     known.insert((Arc::clone(path), document)).1.clone()
 }
 
-/// Returns the dump of this process: the release of its NCCL, and its communicators.
+/// Returns the dump of this process: its NCCL version and its communicators.
 fn document(reason: &str, recorders: &[Recorder]) -> Document {
     let membership = recorders.first().map(Recorder::membership);
     let nccl = membership.map(|membership| membership.nccl.to_string());

@@ -52,7 +52,7 @@ pub(crate) fn dump(groups: &[Group]) -> Document {
     ])
 }
 
-/// Returns PyTorch's names of an operation, each with the elements that are sent and received: an exchange consists of two.
+/// Returns PyTorch's names of an operation, each with its sent and received elements. An exchange is two operations.
 fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
     let counts = [record.sent, record.received];
     let peer = record.peer.map_or_else(|| "?".into(), |peer| peer.to_string());
@@ -69,14 +69,14 @@ fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
             let source = record.source.map_or_else(|| "?".into(), |source| source.to_string());
             return vec![send([counts[0], 0]), receive(&source, [0, counts[1]])];
         }
-        // PyTorch does not know them.
+        // PyTorch has no such operations.
         "put_signal" | "signal" | "wait_signal" => return vec![],
         name => name,
     };
     vec![(name.into(), counts)]
 }
 
-/// Returns PyTorch's name of an element type, and that of bytes for what has none.
+/// Returns PyTorch's name of an element type, or the name of bytes if it has none.
 fn type_name(data_type: Option<DataType>) -> &'static str {
     match data_type {
         Some(DataType::Int8) => "Char",
@@ -105,7 +105,7 @@ fn entry(
 ) -> Document {
     let sizes = |count: u64| Document::List(vec![Document::List(vec![count.into()])]);
     let data_types = || Document::List(vec![type_name(record.data_type).into()]);
-    // A call that has not returned was only scheduled. Work on a stream that was not asked may have begun.
+    // A call that has not returned was only scheduled. Work may have begun on a stream that was not queried.
     let state = match record.state {
         RecordState::Called => "scheduled",
         RecordState::Queued | RecordState::Failed => "started",

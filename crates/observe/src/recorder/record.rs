@@ -11,35 +11,33 @@ use libnccl::observer::Operation;
 pub struct Record {
     /// The number of the operation on its communicator, from 1 for the first one that was observed.
     pub number: u64,
-    /// The number among the collectives that are recorded, from 1, which is the same on all ranks; `None` for a message,
-    /// and if the thread that records was in the way.
+    /// The number among the recorded collectives, from 1, which is the same on all ranks. `None` for a point-to-point operation,
+    /// and if the recording thread was writing meanwhile.
     pub collective: Option<u64>,
-    /// The number among the messages (`send`, `recv`, `send_recv` and one-sided operations) of this rank that are
-    /// recorded, from 1.
+    /// The number among this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided operations),
+    /// from 1.
     pub message: Option<u64>,
     /// The method.
     pub operation: &'static str,
     /// The type of the elements, if there are any.
     pub data_type: Option<DataType>,
-    /// The number of elements that this rank sends; for a collective, as many as it would if its buffers had the length
-    /// that is needed.
+    /// The number of elements that this rank sends; for a collective, the number with buffers of exactly the needed length.
     pub sent: u64,
-    /// The number of elements that it receives, or would on the root.
+    /// The number of elements that this rank receives, or would receive as the root.
     pub received: u64,
-    /// The root, or the rank at the other end; of an exchange, the destination.
+    /// The root or the peer; the destination of an exchange.
     pub peer: Option<usize>,
     /// The rank from which an exchange receives.
     pub source: Option<usize>,
-    /// The number of the first operation of the group to which this one belongs; `None` outside a group, and if the ring
-    /// has lost it.
+    /// The number of the first operation of this operation's group; `None` outside a group, and if the ring has overwritten it.
     pub group: Option<u64>,
-    /// The place of the call in the program.
+    /// The call site.
     pub site: Option<&'static Location<'static>>,
     /// The address of the stream, 0 for the default stream.
     pub stream: usize,
     /// The time of the call, in nanoseconds since 1970.
     pub queued: u64,
-    /// The time at which its stream was found to be complete, if it was asked: see
+    /// The time at which its stream was found to be complete, if it was queried: see
     /// [`Communicator::synchronize`](libnccl::Communicator::synchronize).
     pub completed: Option<u64>,
     /// The state.
@@ -50,11 +48,11 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordState {
-    /// The call has not returned; of an operation in a group, its end.
+    /// The call, or the end of its group, has not returned.
     Called,
-    /// The call has returned. On a GPU, it is not known whether the work has been done.
+    /// The call has returned. On a GPU, the work may not be complete.
     Queued,
-    /// The work has been done.
+    /// The work is complete.
     Completed,
     /// The call, or the end of its group, returned an error.
     Failed,
@@ -71,7 +69,7 @@ impl RecordState {
     }
 }
 
-/// Returns the records of a ring, the oldest first. Operations on host memory are complete when their calls return.
+/// Returns the records of a ring, the oldest first. Operations on host memory complete before their calls return.
 pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
     let mut group = None;
     let to_record = |read: &Read| {
@@ -112,7 +110,7 @@ pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
 }
 
 impl Record {
-    /// Returns the record, with the name of C's function if `is_of_c`.
+    /// Returns the record, with the name of the C function if `is_of_c`.
     pub(crate) fn to_document(&self, is_of_c: bool) -> Document {
         let site = self.site.map(|site| {
             Document::object([

@@ -9,24 +9,23 @@ use libnccl::observer::OperationStart;
 
 /// The last operations of one communicator.
 ///
-/// One thread at a time writes, and any number read meanwhile. Before it writes an operation, the writer says which one it
-/// begins, and so which one it overwrites; afterwards, that it is done. A reader looks first at what is done, reads, and then
-/// looks at what has been begun: what that may have overwritten, it drops. All words are atomics, so that there is no data
-/// race.
+/// One thread at a time writes, and any number of threads read meanwhile. The writer stores the number of an operation in `begun`
+/// before it overwrites a slot, and in `done` afterwards. A reader loads `done`, reads the slots, then loads `begun`, and drops
+/// the slots that may have been overwritten. All words are atomics, so there is no data race.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// The number of the operation that was begun last.
     begun: AtomicU64,
     /// The number of the operation before the first.
     start: AtomicU64,
-    /// The number of slots less one: as many as a power of two.
+    /// The number of slots, a power of two, minus one.
     mask: usize,
     slots: Box<[Slot]>,
-    /// The number of the last operation that is there.
+    /// The number of the last operation that is complete in the ring.
     done: AtomicU64,
-    /// The number of the last operation whose call has returned, or its group.
+    /// The number of the last operation whose call or group has returned.
     ended: AtomicU64,
-    /// The number of messages among the operations; changes only while one is begun and not done.
+    /// The number of point-to-point operations; changes only between `begun` and `done` of one operation.
     messages: AtomicU64,
     clock: Clock,
 }
@@ -41,11 +40,11 @@ struct Slot {
     sent: AtomicUsize,
     received: AtomicUsize,
     stream: AtomicUsize,
-    /// Null if it is not known.
+    /// Null if it is unknown.
     site: AtomicPtr<Location<'static>>,
     /// The lower and the upper half, as the processor returns them.
     queued: [AtomicU32; 2],
-    /// A time before `queued` is that of an operation that was here before. One that has failed has [`FAILED`] and `queued`.
+    /// A time before `queued` was left by the slot's previous operation. A failed operation has [`FAILED`] and `queued`.
     completed: AtomicU64,
 }
 
@@ -53,7 +52,7 @@ struct Slot {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     pub(super) number: u64,
-    /// The number among the messages, or among the collectives; unknown if the writer was in the way for too long.
+    /// The number among the point-to-point operations or the collectives; unknown if the writer did not pause for a read.
     pub(super) own_number: Option<u64>,
     pub(super) call: CallWord,
     pub(super) elements: [u64; 2],
@@ -62,7 +61,7 @@ pub(super) struct Read {
     pub(super) queued: u64,
     pub(super) completed: Option<u64>,
     pub(super) has_failed: bool,
-    /// Set if its call, or its group, has not returned.
+    /// Set if its call or group has not returned.
     pub(super) is_inside: bool,
 }
 
@@ -70,7 +69,7 @@ impl Ring {
     /// The largest number of entries: 64 MiB.
     const MAX: usize = 1 << 20;
 
-    /// Creates a ring of at least so many entries, up to a million.
+    /// Creates a ring of at least `entries` entries, up to a million.
     pub(crate) fn new(entries: usize) -> Self {
         let entries = entries.clamp(1, Self::MAX).next_power_of_two();
         let [begun, start, done, ended, messages] = [(); 5].map(|()| AtomicU64::new(0));
@@ -87,7 +86,7 @@ impl Ring {
         self.done.load(Acquire)
     }
 
-    /// Returns `true` if the call of an operation, or its group, has not returned.
+    /// Returns whether the call or group of an operation has not returned.
     pub(crate) fn is_inside(&self) -> bool {
         self.ended.load(Acquire) < self.last()
     }
@@ -98,16 +97,16 @@ impl Ring {
         unsafe { self.slots.get_unchecked(number as usize & self.mask) }
     }
 
-    /// Records an operation, whose number is that after the last. One thread at a time may call this.
+    /// Records an operation, which gets the next number. Only one thread at a time may call this.
     #[inline]
     pub(crate) fn push(&self, operation: &OperationStart<'_>) {
         let (number, call, site) = (operation.number(), operation.call(), operation.site());
         if self.begun.load(Relaxed) == 0 {
-            // It may be observed from a later one on.
+            // The communicator may have had operations before it was observed.
             self.start.store(number.saturating_sub(1), Relaxed);
         }
         self.begun.store(number, Relaxed);
-        // Whoever reads one of the following values sees the one above.
+        // A thread that reads one of the following values also sees the value above.
         fence(Release);
         if call.is_point_to_point() {
             self.messages.store(self.messages.load(Relaxed) + 1, Relaxed);
@@ -124,7 +123,7 @@ impl Ring {
         self.done.store(number, Release);
     }
 
-    /// Records that the calls of operations have returned. One thread at a time may write.
+    /// Records that the calls of operations have returned. Only one thread at a time may call this.
     #[inline]
     pub(crate) fn end(&self, [first, last]: [u64; 2], has_failed: bool) {
         if has_failed {
@@ -143,7 +142,7 @@ impl Ring {
         self.ended.store(last, Release);
     }
 
-    /// Records that the operations on a stream are complete, up to the last one. One thread at a time may write.
+    /// Records that the operations on a stream are complete, up to the last one. Only one thread at a time may call this.
     #[cold]
     pub(crate) fn complete(&self, stream: usize) {
         let (now, last) = (ticks(), self.last());
@@ -165,11 +164,11 @@ impl Ring {
 
     /// Returns the operations that the ring still has, the oldest first.
     pub(super) fn read(&self) -> Vec<Read> {
-        // Before the rest, so that none is taken for ended that was begun later.
+        // Read before the rest, so that no operation that begins later is taken for ended.
         let ended = self.ended.load(Acquire);
         let (last, messages) = self.done_and_messages();
         if last == 0 {
-            // The first one may be on its way, and with it the number before it.
+            // The first operation may be in progress, and with it the number before it.
             return Vec::new();
         }
         let mut read: Vec<_> =
@@ -194,7 +193,7 @@ impl Ring {
         read
     }
 
-    /// Returns the number of the last operation, and that of the messages up to it, if that can be known.
+    /// Returns the number of the last operation and, if it can be determined, the number of point-to-point operations up to it.
     fn done_and_messages(&self) -> (u64, Option<u64>) {
         const TRIES: usize = 1000;
         for _ in 0..TRIES {

@@ -6,13 +6,13 @@ use signal_hook::iterator::Signals;
 
 use crate::variables::RECORDER_SIGNAL;
 
-/// The largest number of a signal on any Unix.
+/// The largest signal number of any Unix.
 const MAX: i32 = 64;
 
-/// Calls `write` for each signal of this number, on a thread of its own: not in the signal's handler, which may interrupt
-/// anything, and must not even allocate.
+/// Calls `write` for each signal of this number, on a separate thread. A signal handler can interrupt any code, and must not even
+/// allocate.
 pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -> io::Result<()> {
-    // The crate panics at both.
+    // The crate signal-hook panics in both cases.
     if FORBIDDEN.contains(&signal) || !(1..=MAX).contains(&signal) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -22,16 +22,16 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
     libnccl::internal::keep_loaded();
     let mut signals = Signals::new([signal])?;
     let handle = signals.handle();
-    // `nccl recorder diff --pid` looks for the name.
+    // `nccl recorder diff --pid` searches for this thread name.
     let thread = thread::Builder::new().name("libnccl-signal".into());
     let started = thread.spawn(move || signals.forever().for_each(|_| write()));
     started.map(drop).inspect_err(|_| handle.close())
 }
 
-/// Calls `write` for each signal that `LIBNCCL_RECORDER_SIGNAL` names, as [`on_signal`] does; does nothing if it is not set.
+/// Calls [`on_signal`] for the signal that `LIBNCCL_RECORDER_SIGNAL` names; does nothing if it is not set.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`; that of the system.
+/// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`, or the system's error.
 pub(crate) fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
     let Some(name) = variable(RECORDER_SIGNAL) else { return Ok(()) };
     let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {

@@ -1,4 +1,4 @@
-//! The feature `ras`: the client against services that answer as NCCL does, and against ones that do not.
+//! The feature `ras`: the client against services that respond as NCCL does, and against hostile ones.
 
 mod service;
 mod verdicts;
@@ -12,7 +12,7 @@ use libnccl_observe::ras::{EventGroup, RasClient, RasError};
 use libnccl_test_support::random_inputs::inputs;
 use service::{Service, Step};
 
-/// The time that a request on a machine with other work may take more than its timeout.
+/// The time by which a request on a busy machine may exceed its timeout.
 const GRACE: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "NCCL version 2.32.3 compiled with CUDA 13.0\n\nErrors\n======\n\nWarnings\n========\n\n";
@@ -22,25 +22,25 @@ fn client(service: &Service) -> RasClient {
     RasClient::new(&service.address()).expect("an address").timeout(Duration::from_secs(8))
 }
 
-/// The steps of a service that answers these requests, without the ends of their lines.
-fn answering(answers: &[(&'static str, &'static str)]) -> Vec<Step> {
-    answers
+/// The steps of a service that replies to these requests, without newlines.
+fn replying(replies: &[(&'static str, &'static str)]) -> Vec<Step> {
+    replies
         .iter()
-        .flat_map(|(request, answer)| [Step::Expect(request), Step::Send(answer.as_bytes())])
+        .flat_map(|(request, reply)| [Step::Expect(request), Step::Send(reply.as_bytes())])
         .collect()
 }
 
-/// The steps of a service that answers a handshake, and then these requests.
-fn greeted(answers: &[(&'static str, &'static str)]) -> Vec<Step> {
+/// The steps of a service that replies to a handshake, and then to these requests.
+fn greeted(replies: &[(&'static str, &'static str)]) -> Vec<Step> {
     let hello = [("CLIENT PROTOCOL 2", "SERVER PROTOCOL 2\n"), ("TIMEOUT 1", "OK\n")];
-    answering(&[&hello, answers].concat())
+    replying(&[&hello, replies].concat())
 }
 
 const JSON_FORMAT: (&str, &str) = ("SET FORMAT json", "OK\n");
 
-/// Starts a service that takes these steps after the answers.
-fn service(answers: &[(&'static str, &'static str)], steps: &[Step]) -> Service {
-    Service::start([greeted(answers), steps.to_vec()].concat())
+/// Starts a service that takes these steps after the replies.
+fn service(replies: &[(&'static str, &'static str)], steps: &[Step]) -> Service {
+    Service::start([greeted(replies), steps.to_vec()].concat())
 }
 
 #[test]
@@ -54,15 +54,15 @@ fn reports_are_read_to_their_ends() {
 }
 
 #[test]
-fn diagnostics_and_profiler_mask_are_answered() {
+fn diagnostics_and_profiler_mask_are_served() {
     let line = "10.0.0.1:7 NCCL DIAG === RAS Diagnostics ===\n";
     assert_eq!(client(&service(&[("DIAGNOSTICS", line)], &[])).diagnostics().unwrap(), line);
     let mask = service(&[("CONTROL PROFILER_MASK coll,p2p", "OK\n")], &[]);
     client(&mask).set_profiler_mask("coll,p2p").unwrap();
-    let answer = "ERROR: Invalid profiler mask value 'x'\n";
-    let mask = service(&[("CONTROL PROFILER_MASK x", answer)], &[Step::Silence]);
+    let reply = "ERROR: Invalid profiler mask value 'x'\n";
+    let mask = service(&[("CONTROL PROFILER_MASK x", reply)], &[Step::Silence]);
     let refused = client(&mask).set_profiler_mask("x").unwrap_err();
-    let text = "CONTROL PROFILER_MASK x: the job answered: ERROR: Invalid profiler mask value 'x'";
+    let text = "CONTROL PROFILER_MASK x: the job replied: ERROR: Invalid profiler mask value 'x'";
     assert_eq!(refused.to_string(), text);
     let blank = client(&Service::start(vec![])).set_profiler_mask("all\nSTATUS").unwrap_err();
     assert!(matches!(blank, RasError::Refused { .. }), "{blank}");
@@ -90,17 +90,17 @@ fn monitor_returns_events_and_the_end_of_the_process() {
 }
 
 #[test]
-fn request_that_an_older_nccl_lacks_is_unsupported_with_the_release() {
+fn request_that_an_older_nccl_lacks_is_unsupported_with_the_version() {
     let json = service(&[("SET FORMAT json", "ERROR: Unknown command SET FORMAT json\n")], &[Step::Silence]);
     let (request, since) = ("SET FORMAT json".into(), Version::new(2, 28, 7));
     assert_eq!(client(&json).report().unwrap_err(), RasError::Unsupported { request, since });
     let diagnostics = service(&[("DIAGNOSTICS", "ERROR: Unknown command DIAGNOSTICS\n")], &[Step::Silence]);
     let error = client(&diagnostics).diagnostics().unwrap_err().to_string();
-    assert!(error.ends_with("does not know this request, which needs 2.31.2 or newer"), "{error}");
+    assert!(error.ends_with("does not support this request, which needs 2.31.2 or newer"), "{error}");
 }
 
 #[test]
-fn port_without_a_process_is_an_error_at_once() {
+fn port_without_a_process_is_an_immediate_error() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let began = Instant::now();
     let error = RasClient::new(&unused.to_string()).unwrap().report().unwrap_err();
@@ -110,7 +110,7 @@ fn port_without_a_process_is_an_error_at_once() {
 }
 
 #[test]
-fn process_that_never_answers_is_a_timeout() {
+fn process_that_never_replies_is_a_timeout() {
     for service in [Service::start(vec![Step::Silence]), service(&[("STATUS", "NCCL ver")], &[Step::Silence])]
     {
         let timeout = Duration::from_millis(300);
@@ -133,7 +133,7 @@ fn connection_that_ends_early_is_an_error_with_the_request() {
     let hello = "CLIENT PROTOCOL 2";
     let closed = [
         (vec![], "CLIENT PROTOCOL 2: "),
-        (answering(&[(hello, "SERVER PRO")]), "CLIENT PROTOCOL 2: "),
+        (replying(&[(hello, "SERVER PRO")]), "CLIENT PROTOCOL 2: "),
         (greeted(&[("STATUS", "")]), "STATUS: "),
         (greeted(&[("STATUS", &TEXT[..60])]), "STATUS: "),
         (greeted(&[("STATUS", "NCCL\n\nWarnings\n========\n\n")]), "STATUS: "),
@@ -149,9 +149,9 @@ fn connection_that_ends_early_is_an_error_with_the_request() {
 }
 
 #[test]
-fn other_service_on_the_port_is_named_by_its_answer() {
+fn other_service_on_the_port_is_named_by_its_reply() {
     let greeting =
-        |answer| Service::start([answering(&[("CLIENT PROTOCOL 2", answer)]), vec![Step::Silence]].concat());
+        |reply| Service::start([replying(&[("CLIENT PROTOCOL 2", reply)]), vec![Step::Silence]].concat());
     let error = client(&greeting("HTTP/1.1 400 Bad Request\r\n\r\n")).report().unwrap_err();
     assert!(matches!(error, RasError::Protocol { .. }), "{error}");
     assert!(
@@ -159,8 +159,8 @@ fn other_service_on_the_port_is_named_by_its_answer() {
         "{error}"
     );
     for number in ["3", "20", "-2", "x", ""] {
-        let answer = format!("SERVER PROTOCOL {number}\n").leak();
-        let error = client(&greeting(answer)).status().unwrap_err();
+        let reply = format!("SERVER PROTOCOL {number}\n").leak();
+        let error = client(&greeting(reply)).status().unwrap_err();
         let expected = format!("\"SERVER PROTOCOL {number}\"; expected SERVER PROTOCOL 2");
         assert!(error.to_string().ends_with(&expected), "{error}");
     }
@@ -169,7 +169,7 @@ fn other_service_on_the_port_is_named_by_its_answer() {
 }
 
 #[test]
-fn random_answers_are_an_answer_or_an_error_in_time() {
+fn random_replies_are_a_reply_or_an_error_by_the_deadline() {
     let timeout = Duration::from_millis(100);
     let service = Service::random(5);
     for number in inputs(50) {

@@ -16,24 +16,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 const SIGUSR2: i32 = 12;
 
-/// Waits in a collective until the other rank, which sleeps until a file is there, calls it too.
+/// Waits in a collective until the other rank, which sleeps until a file exists, calls it too.
 #[test]
 #[ignore = "the other tests start it as a rank"]
 fn rank_process() {
     let Ok(arguments) = env::var("LIBNCCL_TEST_RANK") else { return };
     let (rank, rest) = arguments.split_once(' ').unwrap();
-    let (id, folder) = rest.split_once(' ').unwrap();
+    let (id, directory) = rest.split_once(' ').unwrap();
     let rank: usize = rank.parse().unwrap();
-    let (nccl, id, folder): (_, UniqueId, _) = (libnccl_cpu::nccl(), id.parse().unwrap(), Path::new(folder));
+    let (nccl, id, directory): (_, UniqueId, _) =
+        (libnccl_cpu::nccl(), id.parse().unwrap(), Path::new(directory));
     Recorder::record_from_env();
     let config = Config::new().timeout(PATIENCE);
     let comm = nccl.communicator(2, rank, &id).config(&config).init().unwrap();
     if env::var_os("LIBNCCL_RECORDER").is_none() {
         comm.record(16);
-        Recorder::write_on_signal(SIGUSR2, folder.join(format!("own{rank}.json"))).unwrap();
+        Recorder::write_on_signal(SIGUSR2, directory.join(format!("own{rank}.json"))).unwrap();
     }
     println!("\nready");
-    while rank == 1 && !folder.join("go").exists() {
+    while rank == 1 && !directory.join("go").exists() {
         thread::sleep(Duration::from_millis(1));
     }
     let mut sum = [rank as u64 + 1; 3];
@@ -52,10 +53,10 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    fn start(rank: usize, id: UniqueId, folder: &Path, variables: &[(&str, &str)]) -> Self {
+    fn start(rank: usize, id: UniqueId, directory: &Path, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "recorder_signal::rank_process", "--ignored", "--nocapture"]);
-        command.env("LIBNCCL_TEST_RANK", format!("{rank} {id} {}", folder.display()));
+        command.env("LIBNCCL_TEST_RANK", format!("{rank} {id} {}", directory.display()));
         for variable in ["LIBNCCL_RECORDER", "LIBNCCL_RECORDER_FILE", "LIBNCCL_RECORDER_SIGNAL"] {
             command.env_remove(variable);
         }
@@ -93,23 +94,23 @@ fn recording(path: PathBuf) -> String {
 
 #[test]
 fn signal_of_the_environment_writes_the_recording_of_each_rank_and_they_go_on() {
-    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let prefix = folder.path().join("rank");
+    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let prefix = directory.path().join("rank");
     let variables = [
         ("LIBNCCL_RECORDER", "16"),
         ("LIBNCCL_RECORDER_FILE", prefix.to_str().unwrap()),
         ("LIBNCCL_RECORDER_SIGNAL", "SIGUSR1"),
     ];
-    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &variables)).collect();
+    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, directory.path(), &variables)).collect();
     ranks.iter_mut().for_each(Rank::wait_until_ready);
     ranks[1].signal("-USR1");
-    let idle = recording(folder.path().join("rank1.json"));
+    let idle = recording(directory.path().join("rank1.json"));
     assert!(idle.contains(r#""reason":"signal""#) && idle.contains(r#""state":"idle""#), "{idle}");
     let start = Instant::now();
-    // Until it has got into the collective.
+    // Until the rank is inside the collective.
     loop {
         ranks[0].signal("-USR1");
-        let waiting = recording(folder.path().join("rank0.json"));
+        let waiting = recording(directory.path().join("rank0.json"));
         let id = format!(r#""process":{},"#, ranks[0].0.id());
         if [r#""operation":"all_reduce_in_place""#, r#""state":"called""#, &id]
             .iter()
@@ -120,7 +121,7 @@ fn signal_of_the_environment_writes_the_recording_of_each_rank_and_they_go_on() 
         assert!(start.elapsed() < PATIENCE, "{waiting}");
         thread::sleep(Duration::from_millis(5));
     }
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(directory.path().join("go"), "").unwrap();
     for rank in ranks {
         let status = rank.wait();
         assert!(status.success(), "{status}");
@@ -129,24 +130,25 @@ fn signal_of_the_environment_writes_the_recording_of_each_rank_and_they_go_on() 
 
 #[test]
 fn signal_of_the_program_writes_its_file() {
-    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &[])).collect();
+    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, directory.path(), &[])).collect();
     ranks.iter_mut().for_each(Rank::wait_until_ready);
     ranks[1].signal("-USR2");
-    let written = recording(folder.path().join("own1.json"));
+    let written = recording(directory.path().join("own1.json"));
     assert!(written.contains(r#""reason":"signal""#) && written.contains(r#""rank":1"#), "{written}");
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(directory.path().join("go"), "").unwrap();
     assert!(ranks.into_iter().all(|rank| rank.wait().success()));
 }
 
 #[test]
 fn process_without_the_variable_keeps_the_default_of_the_signal() {
-    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
     for value in [None, Some("KILL")] {
         let recorded = [("LIBNCCL_RECORDER", "16")];
         let named = value.map(|value| ("LIBNCCL_RECORDER_SIGNAL", value));
         let variables: Vec<_> = recorded.into_iter().chain(named).collect();
-        let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &variables)).collect();
+        let mut ranks: Vec<_> =
+            (0..2).map(|rank| Rank::start(rank, id, directory.path(), &variables)).collect();
         let mut rank = ranks.pop().unwrap();
         rank.wait_until_ready();
         rank.signal("-USR1");
@@ -165,7 +167,7 @@ fn signals_that_cannot_be_handled_are_invalid_input() {
     }
 }
 
-/// Runs another test of this program, ignored otherwise; fails if it does, or takes long.
+/// Runs another, otherwise ignored test of this program. Fails if that test fails or takes too long.
 fn run_alone(test: &str, variable: &str, value: impl AsRef<OsStr>) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", &format!("recorder_signal::{test}"), "--ignored", "--nocapture"]);
@@ -197,11 +199,11 @@ fn panicking_process() {
 
 #[test]
 fn write_on_panic_while_unwinding_leaves_it_to_a_later_call() {
-    let folder = tempfile::tempdir().unwrap();
-    run_alone("panicking_process", "LIBNCCL_TEST_PANIC", folder.path().join("panic.json"));
+    let directory = tempfile::tempdir().unwrap();
+    run_alone("panicking_process", "LIBNCCL_TEST_PANIC", directory.path().join("panic.json"));
 }
 
-/// A logger that asks for the recordings, and records another communicator.
+/// A logger that requests the recordings, and records another communicator.
 struct Logger(std::sync::Mutex<libnccl::Communicator>);
 
 impl log::Log for Logger {
@@ -232,6 +234,6 @@ fn logging_process() {
 }
 
 #[test]
-fn logger_that_asks_for_the_recordings_is_answered() {
+fn logger_can_request_the_recordings() {
     run_alone("logging_process", "LIBNCCL_RECORDER_SIGNAL", "none");
 }

@@ -1,4 +1,4 @@
-//! Watchdogs: what they find, and that no communicator is ended twice, whoever ends it.
+//! Watchdogs: their findings, and that no communicator is destroyed or aborted twice.
 //!
 //! `LIBNCCL_TEST_INTERLEAVINGS=10000 cargo test -p libnccl-observe watchdog` takes minutes; `.ci/sanitize` runs some under an address sanitizer.
 #![allow(unsafe_code)] // A table of functions that count.
@@ -24,7 +24,7 @@ fn functions() -> &'static Functions {
     FUNCTIONS.get_or_init(|| *libnccl_cpu::nccl().as_raw())
 }
 
-/// The number of ends of each handle.
+/// The number of times that each handle was destroyed or aborted.
 fn ends() -> MutexGuard<'static, HashMap<usize, usize>> {
     static ENDS: OnceLock<Mutex<HashMap<usize, usize>>> = OnceLock::new();
     ENDS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,7 +42,7 @@ unsafe extern "C" fn destroy(comm: ncclComm_t) -> ncclResult_t {
     unsafe { functions().ncclCommDestroy.unwrap()(comm) }
 }
 
-/// Returns the CPU backend with ends that are counted.
+/// Returns the CPU backend with functions that count calls of destroy and abort.
 fn counting() -> Nccl {
     let table = Functions { ncclCommAbort: Some(abort), ncclCommDestroy: Some(destroy), ..*functions() };
     // SAFETY: the functions of a library in this process, which count and pass on.
@@ -123,7 +123,7 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
 }
 
 #[test]
-fn communicator_whose_peer_is_gone_is_reported_once() {
+fn communicator_whose_peer_has_exited_is_reported_once() {
     let mut comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
     let (sender, findings) = channel();
     let watchdog = Watchdog::new(PATIENCE, move |finding| {
@@ -139,7 +139,7 @@ fn communicator_whose_peer_is_gone_is_reported_once() {
     let Cause::Failed(Error::Nccl { code, .. }) = &finding.cause else { panic!("{}", finding.cause) };
     assert_eq!(*code, ResultCode::REMOTE_ERROR);
     assert!(findings.recv_timeout(Duration::from_millis(500)).is_err(), "only once");
-    // It was told to do nothing.
+    // The callback returned `Continue`.
     assert_eq!(comms[0].async_error().unwrap(), ResultCode::REMOTE_ERROR);
 }
 
@@ -196,7 +196,7 @@ fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     let start = Instant::now();
     // The other rank does nothing.
     let called = waiting.all_reduce_in_place(&mut [1, 2, 3], ReduceOp::Sum, STREAM);
-    // Its own abort, or that of the other rank, whichever it sees first.
+    // The rank's own abort, or the other rank's abort if that is seen first.
     let is_ended = match &called {
         Err(Error::Aborted { call }) => *call == "all_reduce_in_place",
         Err(error) => error.code() == Some(ResultCode::REMOTE_ERROR),
@@ -274,7 +274,7 @@ fn records_of_all_operations_have_their_arguments_and_sites() {
     }
 }
 
-/// An operation that was called before is no part of the records, and one that is refused after is taken back.
+/// An operation that was called before is not recorded, and the record of one that fails afterwards is removed.
 #[test]
 fn records_that_begin_in_a_group_have_its_later_operations() {
     let nccl = libnccl_cpu::nccl();
@@ -304,7 +304,7 @@ fn records_that_begin_in_a_group_have_its_later_operations() {
     assert_eq!((records.len(), records[0].group), (1, Some(1)), "{records:?}");
 }
 
-/// Ranks that call different things leave records for an analyzer: `LIBNCCL_TEST_DUMPS` names a folder for them.
+/// Ranks that call different things leave records for an analyzer: `LIBNCCL_TEST_DUMPS` names a directory for them.
 #[test]
 fn mistake_is_in_the_records_of_the_ranks() {
     let config = Config::new().timeout(Duration::from_millis(300));
@@ -325,7 +325,7 @@ fn mistake_is_in_the_records_of_the_ranks() {
                     agreed(&comm).unwrap();
                     let is_wrong = comm.rank() == 2;
                     let _ = if is_wrong { call(&comm) } else { agreed(&comm) };
-                    // The others see the mistake before this one ends.
+                    // The others see the mistake before this rank exits.
                     thread::sleep(Duration::from_millis(400));
                 });
             }
@@ -336,11 +336,11 @@ fn mistake_is_in_the_records_of_the_ranks() {
             == (wrong.operation, wrong.sent, wrong.data_type, wrong.collective);
         assert!(!same, "{mistake}: {right:?}, {wrong:?}");
         assert_eq!((last(0).operation, last(0).collective), ("all_reduce_in_place", Some(2)));
-        if let Ok(folder) = std::env::var("LIBNCCL_TEST_DUMPS") {
-            let folder = std::path::Path::new(&folder).join(mistake);
-            std::fs::create_dir_all(&folder).unwrap();
+        if let Ok(directory) = std::env::var("LIBNCCL_TEST_DUMPS") {
+            let directory = std::path::Path::new(&directory).join(mistake);
+            std::fs::create_dir_all(&directory).unwrap();
             for (rank, recorder) in recorders.iter().enumerate() {
-                std::fs::write(folder.join(format!("rank{rank}")), recorder.to_pytorch()).unwrap();
+                std::fs::write(directory.join(format!("rank{rank}")), recorder.to_pytorch()).unwrap();
             }
         }
     }

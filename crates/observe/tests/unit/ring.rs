@@ -25,7 +25,7 @@ fn membership() -> Membership {
     Membership::new(0, 1, MemorySpace::Host, Version::new(2, 28, 3))
 }
 
-/// Records operations from a number on.
+/// Records operations with increasing numbers.
 fn push(ring: &Ring, first: u64, operations: &[&'static Operation]) {
     for (number, operation) in (first..).zip(operations) {
         ring.push(&start(&membership(), operation, number, 0));
@@ -118,7 +118,7 @@ fn operation_is_inside_until_its_end() {
     assert_eq!((inside(&ring), ring.is_inside()), (vec![false; 3], false));
 }
 
-/// Anybody may tell a recorder of anything.
+/// A recorder accepts calls with any arguments.
 #[test]
 fn numbers_of_several_communicators_or_of_none_do_not_panic() {
     let ring = Ring::new(2);
@@ -145,7 +145,7 @@ fn reader_sees_nothing_or_the_first_operation_of_a_recording_that_begins_late() 
     }
 }
 
-/// Fails if a reader ever sees words of two operations as one, or a wrong number.
+/// Fails if a reader ever sees a mix of two operations, or a wrong number.
 #[test]
 fn concurrent_readers_see_whole_operations_with_their_numbers() {
     const OPERATIONS: usize = 300_000;
@@ -160,7 +160,7 @@ fn concurrent_readers_see_whole_operations_with_their_numbers() {
                         assert_eq!(read.elements, [length as u64, 3 * length as u64]);
                         assert_eq!(read.stream, 7 * length);
                         assert_eq!(read.call.is_point_to_point(), length % 2 == 1);
-                        // Every second one is a message, the first among them.
+                        // Every second operation, beginning with the first, is point-to-point.
                         let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };
                         assert!(read.own_number.is_none_or(|number| number == own as u64), "{read:?}");
                         seen += 1;

@@ -16,9 +16,9 @@ const SCHEMA: u32 = 2;
 /// Two sides, compared. A ratio is the time of the first side divided by the time of the second, which is also the ratio of
 /// the second bus bandwidth to the first.
 ///
-/// A round pairs the sides, so that other work of the machine slows both. Of several rounds, the one with the median ratio is
-/// printed, with its times: the quotient of the sides' own medians would lose the pairs, and the median of the ratios would
-/// not be the quotient of the printed times.
+/// A round measures both sides, so that other load on the machine slows both. Of several rounds, the round with the median ratio
+/// is printed, with its times. The quotient of the sides' medians would ignore the pairing, and a median of ratios would differ
+/// from the quotient of the printed times.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
     schema: u32,
@@ -30,7 +30,7 @@ pub(super) struct Comparison {
     statistic: Statistic,
     threshold: Option<f64>,
     rows: Vec<Ratio>,
-    /// The rows that one side lacks, or has no time of.
+    /// Rows that are missing, or have no time, on one side.
     unmatched: Vec<String>,
     /// The number of rows of the first side without a ratio.
     #[serde(skip)]
@@ -53,11 +53,11 @@ struct Description {
 pub(super) struct Ratio {
     #[serde(flatten)]
     key: Key,
-    /// The times of the sides: the statistic, in the round with the median ratio; of two in the middle, the lower.
+    /// The sides' times in the round with the median ratio, or with the lower one of two middle ratios.
     times_us: [f64; 2],
     busbws: [f64; 2],
     ratio: f64,
-    /// The spread of the ratio: that of the rounds, or of the iterations if there is one round.
+    /// The spread of the ratio over the rounds, or over the iterations if there is one round.
     low: Option<f64>,
     high: Option<f64>,
     is_below: bool,
@@ -70,7 +70,7 @@ struct Key {
     op: Option<String>,
     root: Option<usize>,
     in_place: bool,
-    /// The number of such rows before it: each cycle has one.
+    /// The number of preceding rows with the same parameters: each cycle has one.
     #[serde(skip)]
     before: usize,
 }
@@ -84,7 +84,7 @@ struct Entry<'a> {
 }
 
 impl Comparison {
-    /// Compares two sides. Fails if they measured another operation or other numbers of ranks, or have no times of one row.
+    /// Compares two sides. Fails if they measured different operations or numbers of ranks, or have no timed row in common.
     pub(super) fn new([one, two]: &[Side; 2], threshold: Option<f64>) -> Result<Self> {
         let (Some(a), Some(b)) = (one.rounds.first(), two.rounds.first()) else {
             bail!("no round was measured")
@@ -154,7 +154,7 @@ impl Comparison {
     pub(super) fn problem(&self) -> Option<String> {
         if !self.wrong.is_empty() {
             let rows = self.wrong.len();
-            return Some(format!("wrong elements in {rows} of the rows: their times are meaningless"));
+            return Some(format!("mismatches in {rows} of the rows: their times are meaningless"));
         }
         let threshold = self.threshold?;
         let below = self.rows.iter().filter(|row| row.is_below).count();
@@ -191,7 +191,7 @@ fn find<'e, 'a>(entries: &'e [Entry<'a>], key: &Key) -> Option<&'e Entry<'a>> {
     entries.iter().find(|entry| entry.key == *key)
 }
 
-/// Returns the differences between the measurements, apart from the version of the library and the way to it.
+/// Returns the differences between the measurements, except the version and backend of the library.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
     let parameters = a.parameters.iter().filter_map(|(name, value)| {
         let other = b.parameters.get(name)?;
@@ -210,7 +210,7 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
         ("devices", devices(a), devices(b)),
         ("interrupted", a.interrupted.to_string(), b.interrupted.to_string()),
     ] {
-        // The output of nccl-tests lacks some.
+        // The output of nccl-tests lacks some parameters.
         if one != two && !one.is_empty() && !two.is_empty() {
             differences.push(format!("{name}: {one}, {two}"));
         }

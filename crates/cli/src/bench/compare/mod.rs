@@ -90,8 +90,8 @@ fn read(path: &Path) -> Result<Side> {
     Ok(Side { name, rounds: vec![report] })
 }
 
-/// Measures in turn, so that other work of the machine slows both backends. Each round begins with the other backend than the
-/// round before. A failure ends the rounds, but the complete ones remain.
+/// Measures in turn, so that other load on the machine slows both backends. The first backend alternates between rounds. A failure
+/// ends the measurement, but complete rounds are kept.
 fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<([Side; 2], Option<Error>)> {
     let name = |backend: Backend| {
         backend.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
@@ -145,7 +145,7 @@ fn read_nccl_tests(text: &[u8]) -> Result<Report> {
     ensure!(!rows.is_empty(), "no row of a measurement");
     let found = rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
     let has_failed = after(VERDICT).is_some_and(|end| end.contains("FAILED"));
-    ensure!(found || !has_failed, "its last lines say FAILED, but no row has wrong elements");
+    ensure!(found || !has_failed, "its last lines say FAILED, but no row has mismatches");
     Ok(Report {
         program: after("# ").unwrap_or_default().into(),
         library: Library {
@@ -158,7 +158,7 @@ fn read_nccl_tests(text: &[u8]) -> Result<Report> {
         ranks,
         parameters: after("# nThread ").map(parameters).unwrap_or_default(),
         rows,
-        // A program that was ended prints no verdict.
+        // A program that was killed prints no verdict.
         interrupted: after("# Interrupted").is_some() || after(VERDICT).is_none(),
         ..Report::default()
     })
@@ -203,15 +203,15 @@ fn parameters(line: &str) -> Map<String, Value> {
             parameters.insert(ours.into(), number.into());
         }
     }
-    // After the warm-up iterations, whose name ends with it.
+    // After the warm-up iterations, whose name ends with the same word.
     if let Some(number) = line.split(" iters: ").nth(2).and_then(number) {
         parameters.insert("iters".into(), number.into());
     }
     parameters
 }
 
-/// Returns the row of a line: size, count, data type, reduction, root, then twice time, bandwidths and wrong elements, with
-/// four columns more after each with `-I`. A hypercube has no reduction.
+/// Parses a line: size, count, data type, reduction, root, then twice time, bandwidths and mismatches, followed by four more
+/// columns with `-I`. A hypercube has no reduction.
 fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [bytes, count] = [fields.first()?.parse().ok()?, fields.get(1)?.parse().ok()?];
@@ -221,7 +221,7 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let measured = |first: usize| {
         let time_us: f64 = fields.get(first)?.parse().ok()?;
         let algbw = bytes as f64 * benchmark.counted_share(ranks) / time_us / 1e3;
-        // Counts from a million on are in exponential notation.
+        // Counts of a million and more are in exponential notation.
         let wrong = fields.get(first + 3)?.parse().ok().map(|wrong: f64| wrong as u64);
         let busbw = algbw * benchmark.bus_factor(ranks);
         Some(Measured { time_us, algbw, busbw, wrong, iterations: vec![] })

@@ -1,5 +1,5 @@
-//! Buffers in host or device memory, with the data that a rank sends and that it must receive, and their registrations with NCCL. No
-//! other module distinguishes the two.
+//! Buffers in host or device memory, the data that a rank sends and must receive, and registrations with NCCL. No other module
+//! distinguishes host and device memory.
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
@@ -29,8 +29,8 @@ pub(crate) enum Memory {
     Host,
     /// Device memory, with the stream on which all work is ordered.
     ///
-    /// Neither is ever freed: that would wait for work on the stream, which may never finish after an error of another
-    /// rank. The program needs both until its end anyway.
+    /// Neither is ever freed: that would wait for work on the stream, which may never finish after an error on another rank. The
+    /// program needs both until it exits anyway.
     Device(&'static Arc<CudaStream>),
 }
 
@@ -47,7 +47,7 @@ enum Storage {
     Device {
         pointer: CUdeviceptr,
         stream: &'static Arc<CudaStream>,
-        /// The allocation, if NCCL has made it.
+        /// The allocation, if NCCL allocated it.
         allocation: Option<&'static mut NcclBuffer<u8>>,
     },
 }
@@ -362,7 +362,7 @@ impl Buffers {
         let &Parameters { benchmark, root, ranks, .. } = parameters;
         let (operation, rank, count) = (benchmark.operation(), self.rank, shape.count);
         let all = |pattern| vec![(0..shape.recv, pattern)];
-        // The place of this rank's part in what another sends.
+        // The position of this rank's part in another rank's data.
         let start = if operation.sends == Extent::CountPerRank { rank * count } else { 0 };
         match benchmark {
             Benchmark::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
@@ -397,7 +397,7 @@ pub(crate) struct Registrations {
 }
 
 impl Registrations {
-    /// Registers the buffers of each rank, as far as it is wanted; for windows, all ranks have to.
+    /// Registers the buffers of each rank, if requested. For windows, all ranks must call this.
     pub(crate) fn new(ranks: &Ranks, buffers: &mut [Buffers], register: Register) -> Result<Self> {
         let (mut local, mut windows) = (vec![], vec![]);
         match register {
@@ -416,7 +416,7 @@ impl Registrations {
                         member.memory.make_current()?;
                         for buffer in [&mut buffers.send, &mut buffers.recv] {
                             let (buffer, flags) = (buffer.allocation()?, WindowFlags::COLL_SYMMETRIC);
-                            // SAFETY: the size follows from the parameters, which are those of all ranks.
+                            // SAFETY: the size follows from the parameters, which are the same on all ranks.
                             windows
                                 .push(unsafe { group.register_window(&member.communicator, buffer, flags) }?);
                         }
@@ -428,7 +428,7 @@ impl Registrations {
         Ok(Self { local, windows })
     }
 
-    /// Ends the registrations. All ranks have to call it.
+    /// Deregisters the buffers. All ranks must call this.
     pub(crate) fn end(self, ranks: &mut Ranks, buffers: &mut [Buffers]) -> Result<()> {
         if self.local.is_empty() && self.windows.is_empty() {
             return Ok(());
@@ -446,7 +446,7 @@ impl Registrations {
         for window in self.windows {
             window.deregister()?;
         }
-        // Other ranks may use their part until here, and the communicators end next.
+        // Other ranks may use their part until here, and the communicators are destroyed next.
         ranks.barrier()
     }
 }

@@ -23,10 +23,10 @@ use ranks::{Rank, Ranks};
 
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
 
-/// The most ranks of which each begins some iterations after all others.
+/// The maximum number of ranks for which delayed iterations are measured.
 const MAX_RANKS_IN_TURN: usize = 64;
 
-/// The number of iterations that each rank begins after all others.
+/// The number of delayed iterations of each rank, which it begins after all others.
 const TURNS: usize = 3;
 
 /// Buffers of a data type on the ranks of a thread.
@@ -34,7 +34,7 @@ pub(crate) struct Work<'w> {
     pub(crate) ranks: &'w mut Ranks,
     buffers: Vec<Buffers>,
     arithmetic: Arithmetic,
-    /// The elements of each buffer from the first that is used.
+    /// The elements of each buffer, from the first used element.
     length: usize,
     registrations: Registrations,
     /// The sum of products of each rank, if it is to be measured.
@@ -46,7 +46,7 @@ pub(crate) struct Work<'w> {
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub(crate) measured: Measured,
-    /// The first wrong element of each rank that has any.
+    /// The first mismatch of each rank that has any.
     pub(crate) wrong: Vec<(usize, FirstWrong)>,
     /// The columns for single iterations, if they are to be printed.
     pub(crate) columns: Option<[f64; 4]>,
@@ -79,12 +79,12 @@ impl<'w> Work<'w> {
         Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, has_one_clock })
     }
 
-    /// Ends the registrations. All ranks have to call it.
+    /// Deregisters the buffers. All ranks must call this.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.registrations.end(self.ranks, &mut self.buffers)
     }
 
-    /// Runs the warm-up iterations of all sizes; before, creates the reduction that is measured, unless NCCL has it.
+    /// Creates the measured reduction if it is not built into NCCL, then runs the warm-up iterations of all sizes.
     pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
         if parameters.op() == Some(Reduction::MulSum) && self.mul_sums.is_empty() {
             let mul_sum = |member: &Rank| mul_sum(&member.communicator, self.arithmetic);
@@ -100,7 +100,7 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Measures an operation of one size. All ranks have to call it.
+    /// Measures an operation of one size. All ranks must call this.
     pub(crate) fn measure(&mut self, case: Case<'_>, seed: usize) -> Result<Measurement> {
         let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
         let data = self.data(case.parameters, seed);
@@ -187,7 +187,7 @@ impl<'w> Work<'w> {
         self.ranks.members.iter().map(|member| member.memory.end_capture()).collect()
     }
 
-    /// Measures single iterations: first as they come, then such that each thread in turn begins after all others.
+    /// Measures single iterations: first undelayed, then with each thread in turn beginning after all others.
     fn times(&mut self, case: Case<'_>) -> Result<Times> {
         let iterations = case.parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
         let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
@@ -203,7 +203,7 @@ impl<'w> Work<'w> {
         }
         if (2..=MAX_RANKS_IN_TURN).contains(&case.parameters.ranks) {
             let own = self.ranks.first()..self.ranks.first() + self.ranks.members.len();
-            // The others have begun, and done what is theirs alone, in this time.
+            // Within this delay, the others begin, and finish the work that does not depend on this rank.
             let delay = Duration::from_nanos(2 * median(&times.durations).unwrap_or_default() as u64)
                 + Duration::from_micros(100);
             for (turn, rank) in
@@ -260,9 +260,9 @@ impl<'w> Work<'w> {
         self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
     }
 
-    /// Starts so many operations on each rank; as a group, unless it is one operation on one rank.
+    /// Starts the operations on each rank, as a group unless it is one operation on one rank.
     ///
-    /// Iterations move through the buffers, as in nccl-tests, so that they do not find their data in a cache.
+    /// As in nccl-tests, iterations move through the buffers, so that their data is not in a cache.
     fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
         self.ranks.count_operation();
         let Case { parameters, shape, in_place } = case;
@@ -305,7 +305,7 @@ fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<[f64; 4]>
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
     let seconds = case.parameters.columns.average.of(&times);
     let bytes = case.shape.moved() * case.parameters.data_type.size();
-    // A clock that stands still gives no bandwidth, and JSON has no infinity.
+    // With a time of 0, the bandwidth would be infinite, which JSON cannot express.
     let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
     let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
     let measured = Measured {
@@ -320,7 +320,7 @@ fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<[f64; 4]>
     Measurement { measured, wrong, columns }
 }
 
-/// Returns the time of the host's clock in nanoseconds, which is that of all its processes.
+/// Returns the time of the host's clock, which all its processes share, in nanoseconds.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -328,7 +328,7 @@ fn now() -> u64 {
 
 /// Starts an operation on a rank, whose in-place form uses `recv` alone.
 ///
-/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets sends and receives instead, as from nccl-tests.
+/// For a library without `ncclAlltoAll`, `ncclGather` and `ncclScatter`, uses sends and receives, as nccl-tests does.
 fn start_on<'b, 'c>(
     on: OnStream<'b, 'c>,
     case: Case<'_>,
@@ -347,7 +347,7 @@ fn start_on<'b, 'c>(
         Some(Reduction::MulSum) => mul_sum.context("the sum of products was not created")?.into(),
     };
     if in_place && benchmark.has_parts() && benchmark.operation().has_root() && rank != root {
-        // What a rank other than the root has of the buffer.
+        // The part of the buffer on a rank other than the root.
         recv =
             recv.get_mut(rank * shape.count..(rank + 1) * shape.count).context("the buffer is too short")?;
     }
@@ -389,16 +389,16 @@ fn hypercube(nccl: &Nccl, member: &Rank, buffers: &mut Buffers, start: usize, ca
     }
     let mut parts = 1;
     while parts < ranks {
-        let neighbour = rank ^ parts;
-        // The first of the parts that a rank has in this step.
-        let [own, other] = [rank, neighbour].map(|rank| {
+        let neighbor = rank ^ parts;
+        // The first of a rank's parts in this step.
+        let [own, other] = [rank, neighbor].map(|rank| {
             let first = start + rank / parts * parts * count;
             first..first + parts * count
         });
         let (own, other) = buffers.recv.parts(own, other)?;
         nccl.group(|group| {
-            member.communicator.send(own, neighbour, group.stream(stream))?;
-            member.communicator.recv(other, neighbour, group.stream(stream))
+            member.communicator.send(own, neighbor, group.stream(stream))?;
+            member.communicator.recv(other, neighbor, group.stream(stream))
         })?;
         parts *= 2;
     }

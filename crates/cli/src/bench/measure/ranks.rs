@@ -1,5 +1,5 @@
-//! The ranks that a thread drives: where they run, the memory that their buffers may take, and the data that they exchange apart
-//! from the measured operations.
+//! The ranks of a thread: where they run, the memory available for their buffers, and the data that they exchange outside the
+//! measured operations.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::mem::ManuallyDrop;
@@ -18,11 +18,11 @@ use crate::bench::start::Job;
 use crate::library;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
-/// The number of numbers that are reduced at a time.
+/// The number of values reduced at a time.
 const NUMBERS: usize = 1024;
 
-/// The bytes of a record that ranks exchange about a measurement. It travels by the library that is measured, which may damage
-/// data: it is sent as several copies with checksums, so that a damaged copy is noticed and another one taken.
+/// The bytes of a record that ranks exchange about a measurement. It is sent by the measured library, which may corrupt data.
+/// Therefore it is sent as several copies with checksums, and a corrupt copy is ignored.
 const RECORD: usize = COPIES * COPY;
 
 const COPIES: usize = 3;
@@ -33,8 +33,8 @@ const COPY: usize = 1024;
 const HEADER: usize = size_of::<u64>() + size_of::<u16>();
 
 pub(crate) struct Rank {
-    /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before
-    /// the cause. The program ends with the first error.
+    /// Not dropped on failure: the other ranks would fail too, and one of their errors might be reported before the cause. The
+    /// program exits with the first error.
     pub(crate) communicator: ManuallyDrop<Communicator>,
     pub(crate) memory: Memory,
     record: Buffer,
@@ -49,7 +49,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Creates the communicators of a thread's ranks, which have these memories.
+    /// Creates the communicators of a thread's ranks, which use these memories.
     pub(crate) fn new(job: &Job, thread: usize, memories: Vec<Memory>, config: &Config) -> Result<Self> {
         let Job { nccl, id, size, .. } = job;
         let first = job.rank(thread);
@@ -87,7 +87,7 @@ impl Ranks {
         self.members.first().map_or(0, |member| member.communicator.rank())
     }
 
-    /// Counts operations that are started, if there is a timeout.
+    /// Counts started operations, if there is a timeout.
     #[inline]
     pub(crate) fn count_operation(&self) {
         if let Some(count) = &self.operations {
@@ -122,7 +122,7 @@ impl Ranks {
         records.chunks_exact(RECORD).enumerate().map(decode).collect()
     }
 
-    /// Reduces numbers over all ranks. The ranks of a thread pass the same numbers, and all ranks equally many.
+    /// Reduces values over all ranks. The ranks of a thread pass the same values, and all ranks the same number of values.
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
@@ -154,7 +154,7 @@ impl Ranks {
         {
             return Ok(ManuallyDrop::into_inner(member.communicator).destroy()?);
         }
-        // Ranks of one thread would wait for each other if one was destroyed after the other: a drop does not wait.
+        // If destroyed one after the other, ranks of one thread would wait for each other. A drop does not wait.
         let communicators =
             self.members.into_iter().map(|member| ManuallyDrop::into_inner(member.communicator));
         drop(communicators.collect::<Vec<_>>());
@@ -211,10 +211,10 @@ impl Ranks {
 fn describe(rank: &Rank) -> Result<Description> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
     let device = rank.memory.device()?;
-    // The devices of the CUDA emulation have their memory from the host.
-    let has_host_memory = device.is_none() || library::stand_in().is_some();
+    // The CUDA emulation's devices use host memory.
+    let has_host_memory = device.is_none() || library::emulation().is_some();
     Ok(Description {
-        // A record has room for so much.
+        // Limited by the size of a record.
         rank: report::Rank {
             rank: rank.communicator.rank(),
             host: host.trim().chars().take(64).collect(),
@@ -227,9 +227,10 @@ fn describe(rank: &Rank) -> Result<Description> {
     })
 }
 
-/// Returns the bytes that each rank may allocate: the least share that a rank has of its GPU's or its host's free memory. The
-/// ranks of a host, and those of a GPU, have equal shares. A part is left for NCCL and other programs: of a GPU's memory as in
-/// nccl-tests, 1/16 but at most 4 GiB; of a host's, 1/4.
+/// Returns the bytes that each rank may allocate: the smallest share of any rank in the free memory of its GPU or host.
+///
+/// The ranks on a host or GPU have equal shares. A part of the memory is left for NCCL and other programs: of a GPU, 1/16 but at
+/// most 4 GiB, as in nccl-tests; of a host, 1/4.
 pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
     let shares = ranks.iter().map(|Description { rank, host_bytes, device_bytes, .. }| {
         let on_host = ranks.iter().filter(|other| other.rank.host == rank.host);
@@ -243,7 +244,7 @@ pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
     shares.min().unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes of host memory that are available: on the host, and in each control group that this process is in.
+/// Returns the available bytes of host memory: on the host, and in each control group of this process.
 fn free_host_bytes(system: &System) -> Option<u64> {
     let host = number_after(&system.read("/proc/meminfo")?, "MemAvailable:").map(|kib| kib * 1024);
     let groups = system.control_groups("memory");
@@ -251,10 +252,10 @@ fn free_host_bytes(system: &System) -> Option<u64> {
 }
 
 fn free_bytes_of_group(system: &System, group: &Path) -> Option<u64> {
-    // "max", or in version 1 more than any host has, without a limit.
+    // Without a limit: "max", or in version 1 a number greater than any host's memory.
     let limit = system.number(group, &MEMORY_LIMITS)?;
     let stat = system.read(group.join("memory.stat"))?;
-    // Version 1 has the second too, without the groups below.
+    // Version 1 has the second key too, but there it excludes child groups.
     let cache = number_after(&stat, "total_inactive_file").or(number_after(&stat, "inactive_file"));
     let used = system.number(group, &MEMORY_USES)?.saturating_sub(cache.unwrap_or(0));
     Some(limit.saturating_sub(used))

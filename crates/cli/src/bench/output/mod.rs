@@ -28,7 +28,7 @@ const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
     out_of_place_time_us,out_of_place_algbw,out_of_place_busbw,out_of_place_wrong,\
     in_place_time_us,in_place_algbw,in_place_busbw,in_place_wrong\n";
 
-/// The output that the user asked for, shared by the thread of rank 0 and that of signals.
+/// The requested output, shared by the thread of rank 0 and the signal thread.
 #[derive(Clone)]
 pub(crate) struct Output {
     /// The file; `Some(None)` for stdout.
@@ -67,7 +67,7 @@ impl Output {
     pub(crate) fn begin(&self, job: &Job, all: &[Parameters], ranks: &[Description]) -> Result<()> {
         let nccl = &job.nccl;
         let parameters = all.first().context("nothing to measure")?;
-        let stand_in = if parameters.gpus > 0 { library::stand_in() } else { None };
+        let stand_in = if parameters.gpus > 0 { library::emulation() } else { None };
         let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
         files.into_iter().try_for_each(|file| file::check(file))?;
         if self.csv == Some(None) {
@@ -152,13 +152,13 @@ impl Output {
         self.lock().take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
-    /// Completes the output with the rows that have been measured, unless it is blocked or complete.
+    /// Completes the output with all measured rows, unless it is blocked or complete.
     pub(crate) fn interrupt(&self) {
         const LIMIT: Duration = Duration::from_secs(1);
 
         let start = Instant::now();
         while start.elapsed() < LIMIT {
-            // The thread of rank 0 holds it while it prints, which blocks if nobody reads.
+            // The thread of rank 0 holds the lock while it prints, which blocks if the reader has stopped.
             if let Ok(mut written) = self.written.try_lock() {
                 drop(written.take().map(|written| written.finish(self, None, true)));
                 return;
@@ -199,8 +199,8 @@ impl Written {
     }
 }
 
-/// Returns the verdict, which has been printed, or the first problem of the output if the verdict is good. A bad verdict
-/// determines the exit status even if the output cannot be written.
+/// Returns the printed verdict or, if it is good, the first problem of the output. A bad verdict determines the exit status even
+/// if the output cannot be written.
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };
@@ -254,7 +254,7 @@ fn csv_line(row: &Row) -> String {
     line + "\n"
 }
 
-/// Returns a progress bar for this many rows, or other units, on stderr if that is a terminal; `None` for rows without end.
+/// Returns a progress bar for this many rows or other units, shown if stderr is a terminal; `None` for an unlimited number.
 pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
     let target = if stderr().is_terminal() {
         ProgressDrawTarget::stderr_with_hz(10)

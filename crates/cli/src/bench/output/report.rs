@@ -1,4 +1,4 @@
-//! The result of a run, as `nccl bench --json` writes it and as the tools that compare results read it.
+//! The result of a run, as written by `nccl bench --json` and read by the tools that compare results.
 //!
 //! Sizes are in bytes, times in microseconds (`_us`), and bandwidths in GB/s (10^9 bytes). Readers accept unknown fields,
 //! so that fields can be added without a new number of the schema.
@@ -19,23 +19,23 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) struct Report {
     pub(crate) schema: u32,
     pub(crate) program: String,
-    /// The time of the start in UTC, as RFC 3339 writes it.
+    /// The start time in UTC, in the format of RFC 3339.
     pub(crate) started: String,
     pub(crate) command: Vec<String>,
     pub(crate) library: Library,
     pub(crate) host: String,
     pub(crate) operation: String,
     pub(crate) ranks: Vec<Rank>,
-    /// The start of the ranks: `threads`, `processes`, or the name of the launcher.
+    /// The start method of the ranks: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
     /// The parameters with all defaults filled in.
     pub(crate) parameters: Map<String, Value>,
     pub(crate) rows: Vec<Row>,
-    /// The first wrong element of each rank and row.
+    /// The first mismatch of each rank and row.
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
     pub(crate) average_bus_bandwidth: f64,
-    /// True if a signal or a failure ended the run, so that rows are missing.
+    /// True if a signal or a failure ended the run, and rows are missing.
     pub(crate) interrupted: bool,
 }
 
@@ -89,17 +89,17 @@ pub(crate) struct Measured {
     pub(crate) time_us: f64,
     pub(crate) algbw: f64,
     pub(crate) busbw: f64,
-    /// The number of wrong elements on all ranks; `None` if they were not checked.
+    /// The number of mismatches on all ranks; `None` if results were not checked.
     pub(crate) wrong: Option<u64>,
     /// The times of single iterations, for each rank. Empty if they were not taken.
     #[serde(default)]
     pub(crate) iterations: Vec<Iterations>,
 }
 
-/// The times of a rank's iterations, measured after those of the row: each from the call until the result is there.
+/// The times of a rank's single iterations, from the call until the result is available. They are measured after the row's times.
 ///
-/// Ranks wait for each other, so a slow rank makes all times long. Three figures tell it apart: a rank that comes late
-/// has a short `wait_us` and a long `late_us`; one that is slow within the operation has a long `own_us`.
+/// Ranks wait for each other, so a slow rank makes all times long. Three figures identify it: a rank that enters late has a short
+/// `wait_us` and a long `late_us`; a rank that is slow within the operation has a long `own_us`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Iterations {
     pub(crate) rank: usize,
@@ -107,12 +107,12 @@ pub(crate) struct Iterations {
     pub(crate) median_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) max_us: f64,
-    /// The median of the time from this rank's call until the result is there, in which it also waits for the others.
+    /// The median time from this rank's call until the result is available, including the wait for the others.
     pub(crate) wait_us: f64,
-    /// The median of how much later than the first rank this rank entered; `None` for ranks on several hosts, whose
-    /// clocks differ.
+    /// The median delay between the first rank's call and this rank's call; `None` for ranks on several hosts, whose clocks
+    /// differ.
     pub(crate) late_us: Option<f64>,
-    /// The median of the operation's time if this rank enters after all others, which then wait for it alone.
+    /// The median time of the operation if this rank enters after all others, which then wait only for this rank.
     pub(crate) own_us: Option<f64>,
 }
 
@@ -151,8 +151,8 @@ impl Report {
         serde_json::from_slice(text).context(context)
     }
 
-    /// Returns the bus bandwidth in GB/s of a row that takes `time_us`, or the algorithm's of a single rank, which has no
-    /// bus. It is not that of the row scaled: with `--report_cputime`, the row's time is not the one of its bandwidth.
+    /// Returns the bus bandwidth in GB/s of a row that takes `time_us`, or the algorithm bandwidth for a single rank, which has no
+    /// bus. The row's bandwidth cannot be scaled instead: with `--report_cputime`, it belongs to another time than the row's.
     pub(crate) fn bandwidth(&self, row: &Row, measured: &Measured, time_us: f64) -> f64 {
         let ranks = self.ranks.len().max(1) as f64;
         // In a hypercube, a rank's own part is not counted.
@@ -163,7 +163,7 @@ impl Report {
 }
 
 impl Row {
-    /// Returns what was measured, out of place first.
+    /// Returns the measurements, out of place first.
     pub(crate) fn measured(&self) -> impl Iterator<Item = &Measured> {
         [&self.out_of_place, &self.in_place].into_iter().flatten()
     }

@@ -9,18 +9,18 @@ use crate::bench::data::FirstWrong;
 use crate::bench::measure::ranks::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
-use crate::library::STAND_IN;
+use crate::library::EMULATION;
 use crate::output::in_line;
 
-/// The bytes of a GPU's memory that were used for initialization, buffers and operations.
+/// The bytes of GPU memory used for initialization, buffers and operations.
 pub(crate) type Usage = [i64; 3];
 
-/// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
+/// The table, written line by line. Lines, columns and blanks are the same as in nccl-tests 2.19.6.
 pub(crate) struct Table<W> {
     out: W,
-    /// The number of results with wrong elements, which nccl-tests counts instead of the elements.
+    /// The number of results with mismatches, which nccl-tests counts instead of the mismatches.
     wrong_results: usize,
-    /// The width of the time of each row, 0 without one.
+    /// The width of the column with the time of each row, or 0 without this column.
     timestamp: usize,
 }
 
@@ -47,7 +47,7 @@ impl<W: Write> Table<W> {
         let Library { file, stand_in, .. } = library;
         let file = file.as_ref().map(|file| format!("NCCL's file: {file}"));
         let driver =
-            stand_in.as_ref().map(|file| format!("CUDA driver: {file}, {STAND_IN}, devices: {gpus}"));
+            stand_in.as_ref().map(|file| format!("CUDA driver: {file}, {EMULATION}, devices: {gpus}"));
         writeln!(self.out, "# nccl {} with NCCL {name}", env!("CARGO_PKG_VERSION"))?;
         file.iter().chain(&driver).try_for_each(|line| writeln!(self.out, "# {line}"))?;
         writeln!(self.out, "# Collective test starting: {}", parameters.benchmark)?;
@@ -154,7 +154,7 @@ impl<W: Write> Table<W> {
         self.out.flush()
     }
 
-    /// Writes the sums. `wrong` is the number of wrong elements; `None` if the results were not checked.
+    /// Writes the sums. `wrong` is the number of mismatches; `None` if results were not checked.
     pub(crate) fn foot(mut self, report: &Report, wrong: Option<u64>, usage: Option<Usage>) -> Result<()> {
         let verdict = match wrong {
             Some(0) => "0 OK".into(),

@@ -1,4 +1,4 @@
-//! The measurements of all pairs, and their picture: a cell for each, darker where it is slower.
+//! The measurements of all pairs, and their heat map, where slower pairs are darker.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,7 +14,7 @@ use crate::output::in_line;
 
 const SCHEMA: u32 = 1;
 
-/// A rank counts as slow if the median of its links is worse than that of all links by this factor.
+/// A rank counts as slow if the median of its links is worse than the median of all links by this factor.
 const SLOW: f64 = 4.0;
 
 #[derive(Debug, Default, Serialize)]
@@ -27,20 +27,20 @@ pub(crate) struct Pairs {
     launch: String,
     pub(crate) bytes: u64,
     iters: usize,
-    /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
+    /// `links[a][b]` is the link from rank a to rank b; `None` if a equals b, or before the measurement.
     pub(crate) links: Vec<Vec<Option<Link>>>,
     ranks: Vec<Rank>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
-    /// Half the time of a round trip of 8 bytes, the least of ten measurements.
+    /// Half the round-trip time of 8 bytes, the minimum of ten measurements.
     pub(crate) latency_us: f64,
     pub(crate) median_latency_us: f64,
-    /// In GB/s, the greatest of ten measurements.
+    /// In GB/s, the maximum of ten measurements.
     pub(crate) bandwidth: f64,
     pub(crate) median_bandwidth: f64,
-    /// The elements of one send that arrived changed.
+    /// The mismatches of one send.
     pub(crate) wrong: u64,
     pub(crate) first_wrong: Option<u64>,
 }
@@ -50,11 +50,11 @@ struct Rank {
     rank: usize,
     /// The median of its latencies; `None` if none of its links has been measured.
     latency_us: Option<f64>,
-    /// The median of its bandwidths, both ways.
+    /// The median of its bandwidths in both directions.
     bandwidth: Option<f64>,
-    /// The elements that it sent and that arrived changed.
+    /// The mismatches in the elements that it sent.
     wrong: u64,
-    /// Set if its median latency or bandwidth is worse than that of all links by [`SLOW`].
+    /// Set if its median latency or bandwidth is worse than the median of all links by [`SLOW`].
     is_slow: bool,
 }
 
@@ -161,7 +161,7 @@ fn elements(number: u64) -> String {
     if number == 1 { "1 element".into() } else { format!("{number} elements") }
 }
 
-/// Returns the medians of latency and bandwidth, the upper ones of two; `None` without links.
+/// Returns the medians of latency and bandwidth, the upper of two middle values; `None` without links.
 fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) -> Option<(f64, f64)> {
     let median = |value: fn(&Link) -> f64| {
         let mut values: Vec<f64> = links.clone().map(|(_, _, link)| value(link)).collect();
@@ -171,22 +171,22 @@ fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) ->
     Some((median(|link| link.latency_us)?, median(|link| link.bandwidth)?))
 }
 
-/// The ranks up to which each cell shows its value.
+/// The maximum number of ranks for which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
-/// The width of a matrix at least.
+/// The minimum width of a matrix.
 const WIDTH: i32 = 480;
-/// The room for a matrix's title and the ranks at its top and left.
+/// The space for a matrix's title, and the ranks at its top and left.
 const HEAD: i32 = 96;
 const SIDE: i32 = 62;
 const MARGIN: i32 = 20;
-/// The room for the scale below.
+/// The space for the scale below.
 const FOOT: i32 = 66;
 
 /// The colors of a scale, from the best value to the worst, which differ in brightness too.
 const SCALE: [(u8, u8, u8); 5] =
     [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
 
-/// Not the color of the background, which changes on a dark one.
+/// Not the color of the background, which differs in dark mode.
 const NEARLY_WHITE: RGBColor = RGBColor(254, 254, 254);
 
 struct Map<'a> {
@@ -277,7 +277,7 @@ impl Map<'_> {
         label(area, text(worst), (left + width, top + 18), 13, (HPos::Right, VPos::Top))
     }
 
-    /// Returns the place of a value on the logarithmic scale: 0 for the best, 1 for the worst.
+    /// Returns the position of a value on the logarithmic scale, from 0 for the best to 1 for the worst.
     fn badness(&self, value: f64, least: f64, most: f64) -> f64 {
         let place = (value / least).ln() / (most / least).ln();
         let place = if place.is_finite() { place.clamp(0.0, 1.0) } else { 0.0 };

@@ -51,16 +51,16 @@ pub(crate) struct PairsArguments {
 
 const MAX_NAMED: usize = 8;
 
-/// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
+/// The measurements of a link. The best one counts, because other load only makes measurements worse.
 const BATCHES: usize = 10;
 
 /// The elements of a send whose time is the latency: 8 bytes.
 const SHORT: usize = 2;
 
-/// The pairs that rank 0 has measured, until they are printed.
+/// The pairs measured by rank 0, until they are printed.
 type Measured = Arc<Mutex<Option<Pairs>>>;
 
-/// Measures one pair after the other, so that none disturbs another.
+/// Measures one pair after the other, so that they do not disturb each other.
 pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     }
     let measured = Measured::default();
     let (interrupted, also) = (measured.clone(), arguments.clone());
-    // An output that cannot be written changes nothing about the signal.
+    // The signal ends the process even if the output cannot be written.
     let complete = move || drop(take(&interrupted).map(|pairs| write(&pairs, &also)));
     let own = arguments.clone();
     let work = move |job: &Job, thread| {
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
         }
         own.svg.as_deref().map_or(Ok(()), file::check)?;
         measure(job, thread, &own, &measured)?;
-        // A signal may have taken them, and ends this process.
+        // The signal thread may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
     };
     job.run(complete, work).map(exit_code)
@@ -176,7 +176,7 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
                 first_wrong: sides[to].first_wrong,
                 ..sides[from].clone()
             };
-            // A signal may have taken them.
+            // The signal thread may have taken them.
             if let Some(pairs) = lock(measured).as_mut() {
                 pairs.links[low][high] = Some(link(low, high));
                 pairs.links[high][low] = Some(link(high, low));
@@ -189,7 +189,7 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
 }
 
 impl Endpoint {
-    /// Measures this rank's side of a pair: the latency, the bandwidth of its sends, and the mismatches that it receives.
+    /// Measures this rank's side of a pair: the latency, the bandwidth of its sends, and the mismatches in received data.
     fn exchange(&mut self, rank: &Rank, peer: usize) -> Result<Link> {
         let is_first = rank.communicator.rank() < peer;
         self.recv.fill(0..self.elements, &self.data.untouched())?;
@@ -240,7 +240,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sends long data, and receives 8 bytes as the receipt; or the other side of it.
+    /// Sends a large buffer and receives 8 bytes as the receipt, or does the opposite.
     fn stream(&mut self, rank: &Rank, peer: usize, repeats: usize, sends: bool) -> Result<()> {
         for _ in 0..repeats {
             self.start(rank, peer, self.elements, sends)?;

@@ -1,4 +1,4 @@
-//! The groups of a job, each with what its ranks have recorded.
+//! The groups of a job, with the records of their ranks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Dump, Entry, Status};
 use crate::output;
 
-/// A group of processes. All dumps describe it with the same description and ranks; its name may be each process's own.
+/// A process group. All dumps have the same description and ranks for it, but its name may differ between processes.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     pub(super) name: &'a str,
@@ -17,16 +17,16 @@ pub(super) struct Group<'a> {
     pub(super) ranks: Vec<usize>,
     /// The ranks that have a dump.
     pub(super) members: BTreeMap<usize, Member<'a>>,
-    /// Whether the numbers of the status are those of collectives. They are not if ranks exchanged messages, which count too.
+    /// True if the numbers of the status count only collectives, and no point-to-point operations.
     has_status_of_collectives: bool,
 }
 
-/// What a rank has recorded of a group.
+/// A rank's records of a group.
 #[derive(Debug, Default)]
 pub(super) struct Member<'a> {
-    /// By number. Those that were coalesced share one.
+    /// The collectives by number. Coalesced ones share a number.
     pub(super) collectives: BTreeMap<u64, Vec<&'a Entry>>,
-    messages: Vec<&'a Entry>,
+    point_to_point: Vec<&'a Entry>,
     status: Option<Status>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
         for entry in &dump.entries {
             let member = of_name.entry(&entry.process_group.0).or_default();
             if entry.is_p2p {
-                member.messages.push(entry);
+                member.point_to_point.push(entry);
             } else {
                 member.collectives.entry(entry.collective_seq_id).or_default().push(entry);
             }
@@ -87,23 +87,23 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
     Ok(groups)
 }
 
-/// What distinguishes groups of one description with the same ranks: an order of creation, as PyTorch's names are numbers that
-/// processes count on their own, or a name.
+/// Distinguishes groups with the same description and ranks: the order of creation, because PyTorch's default names are numbers
+/// that each process counts separately, or a name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity<'a> {
     Order(usize),
     Name(&'a str),
 }
 
-/// Returns the configurations in the order in which the process made the groups.
+/// Returns the configurations in the order in which the process created the groups.
 fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
     let mut all: Vec<_> = dump.pg_config.values().map(|own| (own.name.as_str(), own)).collect();
     all.sort_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name));
     all
 }
 
-/// Returns the names of the groups by the numbers that a process gives them. Its entries have both; a group without entries is
-/// known by its place, as both rise.
+/// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its
+/// position, because both increase.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     let of_entries = dump.entries.iter().map(|entry| (entry.pg_id, entry.process_group.0.as_str()));
     let of_entries: BTreeMap<u64, &str> = of_entries.collect();
@@ -124,7 +124,7 @@ fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
     for member in members.values() {
         let last = member.collectives.last_key_value().map(|(number, _)| *number);
         match (last, member.status) {
-            _ if !member.messages.is_empty() => return false,
+            _ if !member.point_to_point.is_empty() => return false,
             (Some(last), Some(status)) if i64::try_from(last) != Ok(status.last_enqueued_collective) => {
                 return false;
             }
@@ -136,7 +136,7 @@ fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
 }
 
 impl Group<'_> {
-    /// Returns the number of the last collective that a rank has called, if its dump tells.
+    /// Returns the number of the last collective that a rank has called, if its dump contains it.
     pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
         let member = self.members.get(&rank)?;
         let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
@@ -144,7 +144,7 @@ impl Group<'_> {
         recorded.or_else(|| u64::try_from(status?.last_enqueued_collective.max(0)).ok())
     }
 
-    /// Returns the number of the last collective that a rank has completed, if its dump tells.
+    /// Returns the number of the last collective that a rank has completed, if its dump contains it.
     pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
         let status = self.members.get(&rank)?.status.filter(|_| self.has_status_of_collectives)?;
         u64::try_from(status.last_completed_collective.max(0)).ok()
@@ -158,14 +158,14 @@ impl<'a> Member<'a> {
         self.collectives.iter().filter_map(first).filter(|(_, entry)| entry.is_open())
     }
 
-    /// Returns how many of the messages in this direction have not completed: `send 0->1` or `recv 0<-1`, of ranks in the group.
-    fn open_messages(&self, name: &str) -> usize {
+    /// Returns the number of incomplete sends or receives with this name: `send 0->1` or `recv 0<-1`, with ranks of the group.
+    fn open_point_to_point(&self, name: &str) -> usize {
         let is_named = |entry: &&&Entry| entry.profiling_name.trim_start_matches("nccl:") == name;
-        self.messages.iter().filter(|entry| entry.is_open()).filter(is_named).count()
+        self.point_to_point.iter().filter(|entry| entry.is_open()).filter(is_named).count()
     }
 }
 
-/// A message that waits for another rank, which is not in its counterpart.
+/// A send or receive that waits for a peer that is not in the matching call.
 #[derive(Debug)]
 pub(super) struct Unmatched<'a> {
     pub(super) rank: usize,
@@ -174,13 +174,13 @@ pub(super) struct Unmatched<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Returns the messages that wait for a rank with a dump that has fewer in the other direction.
-    pub(super) fn unmatched_messages(&self) -> Vec<Unmatched<'a>> {
+    /// Returns the sends and receives whose peer has a dump with fewer matching calls.
+    pub(super) fn unmatched(&self) -> Vec<Unmatched<'a>> {
         let mut unmatched = Vec::new();
         for (own, rank) in self.ranks.iter().enumerate() {
             let Some(member) = self.members.get(rank) else { continue };
             let mut seen = BTreeMap::new();
-            for entry in member.messages.iter().filter(|entry| entry.is_open()) {
+            for entry in member.point_to_point.iter().filter(|entry| entry.is_open()) {
                 let name = entry.profiling_name.trim_start_matches("nccl:");
                 let Some((_, end)) = name.split_once("->").or(name.split_once("<-")) else { continue };
                 let Ok(end) = end.parse::<usize>() else { continue };
@@ -195,7 +195,7 @@ impl<'a> Group<'a> {
                 else {
                     continue;
                 };
-                if other.open_messages(&counterpart) < *count {
+                if other.open_point_to_point(&counterpart) < *count {
                     unmatched.push(Unmatched { rank: *rank, peer, entry });
                 }
             }

@@ -1,4 +1,4 @@
-//! Dumps of PyTorch's flight recorder, one of each rank: `nccl_trace_rank_0` and so on, as pickles or as JSON.
+//! Dumps of PyTorch's flight recorder, one per rank: `nccl_trace_rank_0` and so on, as pickles or JSON.
 
 mod findings;
 mod group;
@@ -19,25 +19,25 @@ use super::{Report, Summary};
 use crate::output;
 use group::Group;
 
-/// What a rank has recorded.
+/// The records of a rank.
 #[derive(Debug, Deserialize)]
 struct Dump {
     version: String,
     pg_config: BTreeMap<String, Configuration>,
-    /// By the number of a group in this process; since PyTorch 2.4.
+    /// By the group's number in this process. PyTorch 2.4 and newer.
     #[serde(default)]
     pg_status: BTreeMap<u64, Status>,
-    /// There is no list in the JSON of a recorder that has none.
+    /// The JSON of an empty recorder has no list.
     #[serde(default)]
     entries: Vec<Entry>,
 }
 
-/// A group of processes.
+/// A process group.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     name: String,
     desc: String,
-    /// The ranks as Python prints a list: `[0, 1]`.
+    /// The ranks in Python's list syntax: `[0, 1]`.
     ranks: String,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Dumps {
     left_out: Vec<String>,
 }
 
-/// Reads the dumps, if there is one among the files. Another file is an error if the user named it, and else left out.
+/// Reads the dumps, if there are any among the files. Any other file is an error if the user named it, and is ignored otherwise.
 pub(super) fn read(files: &[Candidate]) -> Result<Option<Dumps>> {
     if !files.iter().any(|file| file.bytes.as_ref().is_ok_and(|bytes| is_dump(bytes))) {
         return Ok(None);
@@ -127,7 +127,7 @@ pub(super) fn read(files: &[Candidate]) -> Result<Option<Dumps>> {
     Ok(Some(dumps))
 }
 
-/// Returns the number at the end of a file's name, before its extension `.json` if it has that.
+/// Returns the number at the end of a file's name, ignoring the extension `.json`.
 pub(super) fn rank_of(path: &Path) -> Option<usize> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(".json").unwrap_or(name);
@@ -163,7 +163,7 @@ impl Dumps {
     }
 }
 
-/// Prints where the ranks diverged, as text or JSON. Returns `true` if they did not, and no dump is missing.
+/// Prints where the ranks diverged, as text or JSON. Returns whether they did not diverge and no dump is missing.
 pub(super) fn diff(dumps: &Dumps, is_json: bool) -> Result<bool> {
     for problem in &dumps.left_out {
         anstream::eprintln!("warning: left out: {}", output::in_line(problem));

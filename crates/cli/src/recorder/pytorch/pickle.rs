@@ -1,4 +1,4 @@
-//! Python's pickles of protocol 2, as far as PyTorch's flight recorder writes them: dictionaries, lists, tuples, strings, numbers,
+//! The subset of Python's pickle protocol 2 that PyTorch's flight recorder writes: dictionaries, lists, tuples, strings, numbers,
 //! booleans and `None`. Classes and functions, which Python would call, are refused.
 
 use std::collections::HashMap;
@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
-/// The size of the values that a pickle may describe, in bytes. A short one can describe many, as it may use a value twice.
+/// The maximum size of a pickle's values in bytes. A short pickle can describe large values, because it may use a value twice.
 const MAX_SIZE: usize = 1 << 29;
 
-/// How deep they may be nested. A list of a pickle may contain itself.
+/// The maximum nesting of values. A list of a pickle may contain itself.
 const MAX_DEPTH: usize = 32;
 
-/// Returns `true` if the first byte is that of a pickle of protocol 2 or newer.
+/// Returns whether the first byte begins a pickle of protocol 2 or newer.
 pub(super) fn is_pickle(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0x80)
 }
@@ -31,11 +31,11 @@ pub(super) fn read(pickle: &[u8]) -> Result<Value> {
     }
 }
 
-/// A value; those that it contains are named by their indices.
+/// A value, which refers to contained values by index.
 enum Node {
     Scalar(Value),
     List(Vec<usize>),
-    /// Keys and values in turn.
+    /// Alternating keys and values.
     Dictionary(Vec<usize>),
 }
 
@@ -43,13 +43,13 @@ struct Reader<'a> {
     rest: &'a [u8],
     values: Vec<Node>,
     stack: Vec<usize>,
-    /// The heights of the stack at its marks.
+    /// The stack heights at the marks.
     marks: Vec<usize>,
     memo: HashMap<u32, usize>,
 }
 
 impl<'a> Reader<'a> {
-    /// Executes one instruction. Returns the index of the pickle's value at its end.
+    /// Executes one instruction. At the end of the pickle, returns the index of its value.
     fn step(&mut self) -> Result<Option<usize>> {
         match self.byte()? {
             0x80 => {
@@ -149,10 +149,10 @@ impl<'a> Reader<'a> {
         self.values.push(node);
     }
 
-    /// Pushes an integer of so many bytes, the lowest first.
+    /// Pushes a little-endian integer of this many bytes.
     fn push_integer(&mut self, length: usize, is_signed: bool) -> Result<()> {
         let bytes = self.take(length)?;
-        // Python writes a zero byte more where the highest bit would be taken for the sign.
+        // Python adds a zero byte if the highest bit would be taken for the sign.
         ensure!(length <= 9, "an integer of {length} bytes: expected one of 64 bits");
         let is_negative = is_signed && bytes.last().is_some_and(|last| *last >= 0x80);
         let mut all = [if is_negative { 0xff } else { 0 }; 16];
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Returns a value with all that it contains. Adds to the `size` in bytes.
+    /// Returns a value with its contents, and adds its size in bytes to `size`.
     fn value(&self, index: usize, depth: usize, size: &mut usize) -> Result<Value> {
         ensure!(depth <= MAX_DEPTH, "values in {depth} others: expected {MAX_DEPTH} at most");
         *size += size_of::<Value>();

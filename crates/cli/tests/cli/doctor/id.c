@@ -1,4 +1,4 @@
-// Makes an id, and prints the address in it: the only one of this machine's that its bytes contain.
+// Creates an id, and prints the address in it: the only address of this machine that its bytes contain.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@ int main(int argc, char **argv) {
     char id[128], text[64];
     int (*make)(char *) = (int (*)(char *))dlsym(dlopen(argv[1], RTLD_NOW), "ncclGetUniqueId");
     if (make(id)) return 0;
-    // Before or behind a random number of 8 bytes, whose family would need padding of zeros.
+    // Before or after a random number of 8 bytes. The padding of an address is 0.
     for (int at = 0; at <= 8; at += 8) {
         struct sockaddr_in *v4 = (struct sockaddr_in *)(id + at);
         struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(id + at);

@@ -1,4 +1,4 @@
-//! The interface that `nccl doctor` names, against the one that a real NCCL takes, in network namespaces.
+//! Compares the interface that `nccl doctor` reports with the choice of a real NCCL, in network namespaces.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::common::{NCCL, list, repository, run};
 
-/// Interfaces, as arguments of `link`, and environments in which NCCL chooses among them. Where one has `NCCL_CONF_FILE`, its value
-/// is the content of the file.
+/// Interfaces, as arguments of `link`, and environments in which NCCL chooses among them. The value of `NCCL_CONF_FILE` is the
+/// content of the file.
 #[derive(Deserialize)]
 struct Layout {
     links: Vec<String>,
@@ -23,13 +23,13 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Returns the script that makes a layout, and runs the doctor in each environment.
-fn script(layout: &Layout, library: &str, program: &Path, folder: &Path) -> String {
+/// Returns the script that creates a layout, and runs the doctor in each environment.
+fn script(layout: &Layout, library: &str, program: &Path, directory: &Path) -> String {
     let mut script = format!("set -e\n{}", include_str!("link.sh"));
     let mut line = |text: String| writeln!(script, "{text}").expect("a string");
     layout.links.iter().for_each(|link| line(format!("link {link}")));
     for (index, environment) in layout.environments.iter().enumerate() {
-        let file = folder.join(format!("{index}.conf"));
+        let file = directory.join(format!("{index}.conf"));
         let variable = |(name, value): (&String, &String)| {
             if name != "NCCL_CONF_FILE" {
                 return quoted(&format!("{name}={value}"));
@@ -38,14 +38,14 @@ fn script(layout: &Layout, library: &str, program: &Path, folder: &Path) -> Stri
             quoted(&format!("{name}={}", file.display()))
         };
         let variables = environment.iter().map(variable).collect::<Vec<_>>().join(" ");
-        let folder = folder.display();
+        let directory = directory.display();
         let (library, program) = (quoted(library), program.display());
         let environment = format!("env -i HOME=/nonexistent {variables}");
         line(format!(
-            "{environment} {NCCL} doctor --json --library {library} >{folder}/{index}.json 2>&1 || [ $? = 1 ]"
+            "{environment} {NCCL} doctor --json --library {library} >{directory}/{index}.json 2>&1 || [ $? = 1 ]"
         ));
         line(format!(
-            "{environment} NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL {program} {library} >{folder}/{index}.log 2>&1"
+            "{environment} NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL {program} {library} >{directory}/{index}.log 2>&1"
         ));
     }
     script
@@ -59,7 +59,7 @@ fn in_log(log: &str) -> Option<(&str, &str)> {
     Some((name, address))
 }
 
-/// Compares the doctor's report with an id that the library makes in another process. Returns the difference.
+/// Compares the doctor's report with an id that the library creates in another process. Returns the difference.
 fn difference(report: &Value, log: &str, names_id: bool) -> Option<String> {
     let id = &report["library"]["unique_id"];
     let section = list(&report["sections"]).iter().find(|section| section["name"] == "network")?;
@@ -104,7 +104,7 @@ fn libraries() -> Vec<PathBuf> {
     files.filter(|file| file.exists()).collect()
 }
 
-/// In namespaces of an own user, so that it needs no rights.
+/// Uses a separate user namespace, so that it needs no privileges.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c"]);
@@ -122,7 +122,7 @@ fn interface_is_that_of_a_real_library() {
         );
         return;
     }
-    let build = tempfile::tempdir().expect("a temporary folder");
+    let build = tempfile::tempdir().expect("a temporary directory");
     let (source, program) = (build.path().join("id.c"), build.path().join("id"));
     fs::write(&source, include_str!("id.c")).expect("it is writable");
     run(Command::new("cc").arg("-o").args([&program, &source]).arg("-ldl"), 0);
@@ -135,10 +135,10 @@ fn compare(library: &str, program: &Path) {
     let layouts: Vec<Layout> = serde_json::from_str(include_str!("layouts.json")).expect("layouts");
     let mut differences = Vec::new();
     for layout in &layouts {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        run(unshare().arg(script(layout, library, program, folder.path())), 0);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        run(unshare().arg(script(layout, library, program, directory.path())), 0);
         for (index, environment) in layout.environments.iter().enumerate() {
-            let read = |kind: &str| fs::read_to_string(folder.path().join(format!("{index}.{kind}")));
+            let read = |kind: &str| fs::read_to_string(directory.path().join(format!("{index}.{kind}")));
             let report: Value = serde_json::from_str(&read("json").expect("a report")).expect("JSON");
             let names_id =
                 environment.iter().any(|(name, value)| format!("{name}={value}").contains("NCCL_COMM_ID="));

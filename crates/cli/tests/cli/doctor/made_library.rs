@@ -1,4 +1,4 @@
-//! `nccl doctor` with a library that is made for it: it has the names of NCCL's variables, and does what variables of the test ask for.
+//! `nccl doctor` with a fabricated library: it contains the names of NCCL's variables, and the test's variables control its behavior.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,14 +18,14 @@ const SOURCE: &str = r#"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-static int asks(const char *variable, const char *value) {
+static int equals(const char *variable, const char *value) {
     return getenv(variable) && !strcmp(getenv(variable), value);
 }
 __attribute__((constructor)) static void start(void) {
-    if (asks("TEST_START", "abort")) abort();
-    if (asks("TEST_START", "hang")) pause();
+    if (equals("TEST_START", "abort")) abort();
+    if (equals("TEST_START", "hang")) pause();
 }
-__attribute__((destructor)) static void end(void) { if (asks("TEST_END", "abort")) abort(); }
+__attribute__((destructor)) static void end(void) { if (equals("TEST_END", "abort")) abort(); }
 int ncclGetVersion(int *version) { *version = 23203; return 0; }
 int ncclGetUniqueId(void *id) {
     char path[4096], line[4096];
@@ -38,7 +38,7 @@ int ncclGetUniqueId(void *id) {
         *value++ = 0;
         if (strcmp(line, "NCCL_PROTO")) setenv(line, value, 0);
     }
-    return asks("NCCL_SOCKET_IFNAME", "ib0") ? 2 : 0;
+    return equals("NCCL_SOCKET_IFNAME", "ib0") ? 2 : 0;
 }
 const char *const texts[] = {"NCCL version 2.32.3+cuda12.9",
 "#;
@@ -80,8 +80,8 @@ impl Made {
         json(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// Returns the findings that are not fine, as `SECTION LEVEL: TEXT -> ADVICE`, without what other programs and the interfaces of
-    /// the machine give.
+    /// Returns the warnings and problems as `SECTION LEVEL: TEXT -> ADVICE`, except findings that depend on other programs and on the
+    /// machine's interfaces.
     fn findings(&self, environment: &[(&str, &str)]) -> Vec<String> {
         let report = self.report(environment);
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -160,7 +160,7 @@ fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
     assert_has(&text, &lines);
 }
 
-/// The process that loads it is another one.
+/// The library is loaded by a child process.
 #[test]
 fn library_that_crashes_when_it_is_loaded_is_a_problem() {
     let (_session, made) = Made::new();
@@ -253,11 +253,11 @@ fn text_ends_with_a_summary_and_json_has_the_documented_fields() {
 #[test]
 fn port_of_ras_is_a_jobs_or_another_programs_or_free() {
     let (_session, made) = Made::new();
-    for (answer, expected) in [
-        ("SERVER PROTOCOL 2\n", "  ok       a job of NCCL answers at "),
+    for (reply, expected) in [
+        ("SERVER PROTOCOL 2\n", "  ok       an NCCL job listens at "),
         (
             "HTTP/1.1 400 Bad Request\r\n\r\n",
-            "something accepts connections and does not answer as NCCL's RAS\n",
+            "something accepts connections and does not respond as NCCL's RAS\n",
         ),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -265,7 +265,7 @@ fn port_of_ras_is_a_jobs_or_another_programs_or_free() {
         let serve = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");
             let mut question = [0; 18];
-            stream.read_exact(&mut question).and_then(|()| stream.write_all(answer.as_bytes()))
+            stream.read_exact(&mut question).and_then(|()| stream.write_all(reply.as_bytes()))
         });
         assert_has(&made.text(&[("NCCL_RAS_ADDR", &address)]), &[expected]);
         serve.join().expect("no panic").expect("a question");
@@ -274,15 +274,15 @@ fn port_of_ras_is_a_jobs_or_another_programs_or_free() {
     }
 }
 
-/// What can be said without /proc is said.
+/// The doctor reports everything that it can find out without /proc.
 #[test]
 #[ignore = "needs mount namespaces of an own user"]
-fn doctor_without_proc_says_what_it_could_not_ask() {
+fn doctor_without_proc_reports_missing_data() {
     let script = format!("mount -t tmpfs tmpfs /proc && exec {} doctor", crate::common::NCCL);
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
     if !unshare.output().is_ok_and(|output| output.stdout.starts_with(b"library")) {
-        println!("skipped: doctor_without_proc_says_what_it_could_not_ask, which needs mount namespaces");
+        println!("skipped: doctor_without_proc_reports_missing_data, which needs mount namespaces");
         return;
     }
     let (text, _) = run(&mut unshare, 1);

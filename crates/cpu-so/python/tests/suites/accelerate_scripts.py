@@ -1,4 +1,4 @@
-"""The scripts with which accelerate tests itself, which are in its wheel, on two ranks."""
+"""accelerate's own test scripts, from its wheel, on two ranks."""
 
 import os
 import subprocess

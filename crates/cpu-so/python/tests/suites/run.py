@@ -18,7 +18,7 @@ import traceback
 import unittest
 
 _ENVIRONMENT = {
-    # As on a GPU, a program finds out by its own time limits that a peer has failed.
+    # As on a GPU, a program detects by its own time limits that a peer has failed.
     "LIBNCCL_CPU_FAILURES": "wait",
     # PyTorch's test_ddp_uneven_inputs needs more than the default, an eighth of half of the host's memory.
     "LIBNCCL_CPU_DEVICE_MEMORY": "4G",
@@ -50,7 +50,7 @@ def main():
     expected = {name: row.get(given.column, "") for name, row in table.items()}
     wrong = {name for name in chosen if not agrees(results[name], expected.get(name, ""))}
     if not given.write:
-        # A busy machine lets tests with time limits fail: again, one after another.
+        # On a busy machine, tests with time limits fail: they are retried, one after another.
         results.update(run({name: chosen[name] for name in sorted(wrong)}, 1, given.timeout, log))
         wrong = {name for name in wrong if not agrees(results[name], expected.get(name, ""))}
     counts = [sum(result.startswith(kind) for result in results.values()) for kind in ("pass", "skip", "fail")]
@@ -71,7 +71,7 @@ def main():
 
 
 def agrees(result, expected):
-    """Returns whether a result is the expected one. The list has its own reasons for failures, as those of a suite may contain addresses."""
+    """Returns whether a result is as expected. Reasons of failures are not compared, because a suite's reasons may contain addresses."""
     return result == expected or result.startswith("fail") and expected.startswith("fail")
 
 
@@ -104,7 +104,7 @@ def run(tests, jobs, timeout, log):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended and time.monotonic() - begin < timeout:
                 continue
-            # Ranks that a test leaves behind go with it.
+            # Ranks that a test leaves behind are killed with it.
             kill_group(pid)
             if not ended:
                 os.waitpid(pid, 0)
@@ -159,7 +159,7 @@ def result(log, otherwise):
 
 
 def of_cases(cases):
-    """Returns the tests of classes of unittest, as functions that return, or raise what a test raised."""
+    """Returns the tests of unittest classes, as functions that return, or raise a test's exception."""
 
     def function(case, method):
         def test():

@@ -1,4 +1,4 @@
-"""torchft's tests that use NCCL or CUDA devices, which are in its wheel: those of process groups and what is made of them."""
+"""torchft's tests, from its wheel, that use NCCL or CUDA devices: tests of process groups and of their users."""
 
 import concurrent.futures
 import datetime
@@ -26,7 +26,7 @@ def tests(_column):
 
 
 def _be_patient(module):
-    """Replaces time limits of 10 s, which it takes to start processes with PyTorch on a busy machine."""
+    """Replaces time limits of 10 s: on a busy machine, starting processes with PyTorch takes as long."""
     if hasattr(module, "timedelta"):
         module.timedelta = _timedelta
     if hasattr(module, "as_completed"):

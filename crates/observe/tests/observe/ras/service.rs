@@ -1,4 +1,4 @@
-//! Services that follow a script, for one connection after the other.
+//! Services that follow a script, and serve one connection at a time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libnccl_test_support::random_inputs::Random;
 
-/// A step of a script, at whose end the connection is closed.
+/// A step of a script. The connection is closed after the last step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     /// Reads a line and ends if it is another one.
@@ -42,11 +42,11 @@ impl Service {
         })
     }
 
-    /// Answers each line with random bytes, some of them of the protocol.
+    /// Replies to each line with random bytes, some of them valid in the protocol.
     pub(crate) fn random(seed: u64) -> Self {
         let mut random = Random(seed);
         Self::serve(move |stream| {
-            const ANSWERS: [&[u8]; 8] = [
+            const REPLIES: [&[u8]; 8] = [
                 b"SERVER PROTOCOL 2\n",
                 b"OK\n",
                 b"ERROR: Unknown command\n",
@@ -58,22 +58,21 @@ impl Service {
             ];
             stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap());
-            // As far as the client goes on, at least the handshake mostly succeeds.
-            for answer in [0, 1, 1].into_iter().chain([8; 5]) {
+            // Usually, at least the handshake succeeds.
+            for reply in [0, 1, 1].into_iter().chain([8; 5]) {
                 if lines.read_until(b'\n', &mut Vec::new()).is_err() && random.below(2) == 0 {
                     return;
                 }
-                let answer = if answer == 8 || random.below(8) == 0 { random.below(8) } else { answer };
+                let reply = if reply == 8 || random.below(8) == 0 { random.below(8) } else { reply };
                 let times = if random.below(50) == 0 { 10_000 } else { 1 };
-                if (0..times).any(|_| (&stream).write_all(ANSWERS[answer]).is_err()) || random.below(16) == 0
-                {
+                if (0..times).any(|_| (&stream).write_all(REPLIES[reply]).is_err()) || random.below(16) == 0 {
                     return;
                 }
             }
         })
     }
 
-    fn serve(mut answer: impl FnMut(TcpStream) + Send + 'static) -> Self {
+    fn serve(mut reply: impl FnMut(TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, ends) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
         let has_ended = Arc::clone(&ends);
@@ -82,7 +81,7 @@ impl Service {
                 if has_ended.load(SeqCst) {
                     return;
                 }
-                answer(stream);
+                reply(stream);
             }
         });
         Self { address, ends, thread: Some(thread) }

@@ -1,8 +1,8 @@
-//! Verdicts on reports that are made up: `verdicts.txt` has a line `$ REPORT | REPORT...` for each case and the verdicts below it.
-//! With `SNAPSHOTS=overwrite`, they are written there.
+//! Verdicts on synthetic reports: `verdicts.txt` has a line `$ REPORT | REPORT...` for each case, followed by the verdicts.
+//! `SNAPSHOTS=overwrite` rewrites the file.
 //!
 //! A report is a list of words. A rank is its number of all-reduces, or `ALL_REDUCE,BROADCAST`, or `?` without counters, and a missing
-//! one `dead`, `silent` or `gone`. Then come changes, `POINTER=VALUE` in JSON, or `POINTER-` for a field that is left out; `#` is the
+//! one `dead`, `silent` or `absent`. Then come changes, `POINTER=VALUE` in JSON, or `POINTER-` for a field that is left out; `#` is the
 //! communicator, `@` its rank 1; `twice` lists it twice.
 
 use std::fs;
@@ -15,7 +15,7 @@ fn rank(rank: usize, word: &str) -> Value {
     let (host, status, counts) = match word {
         "dead" => (2, json!({ "unresponsive": true, "considered_dead": true }), None),
         "silent" => (2, json!({ "unresponsive": true, "considered_dead": false }), None),
-        "gone" => (2, json!({ "unresponsive": false, "considered_dead": false }), None),
+        "absent" => (2, json!({ "unresponsive": false, "considered_dead": false }), None),
         _ => {
             let status = json!({
                 "init_state": 0, "async_error": 0, "finalize_called": false, "destroy_flag": false, "abort_flag": false,

@@ -1,4 +1,4 @@
-//! `nccl` with the stand-ins for NCCL and CUDA before the other libraries.
+//! `nccl` with the CPU backend and the CUDA emulation before the other libraries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use crate::snapshot::Session;
 
 const RUNTIME: &str = "libcudart.so.12";
 
-/// Returns a folder with the shared objects.
+/// Returns a directory with the shared objects.
 fn shared_objects() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in");
-        libnccl_test_support::install(&folder);
-        libnccl_test_support::install_as(&folder.join(RUNTIME), "cudart_cpu");
-        folder
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda_emulation");
+        libnccl_test_support::install(&directory);
+        libnccl_test_support::install_as(&directory.join(RUNTIME), "cudart_cpu");
+        directory
     });
-    &FOLDER
+    &DIRECTORY
 }
 
-/// Returns a program with so many devices, and nothing else in the environment.
+/// Returns a program with this many devices, and nothing else in the environment.
 fn on_devices(devices: usize, program: &str, arguments: &str) -> Command {
     let mut command = Command::new(program);
     command.args(arguments.split_whitespace()).env_clear().env("LD_LIBRARY_PATH", shared_objects());
@@ -31,21 +31,21 @@ fn on_devices(devices: usize, program: &str, arguments: &str) -> Command {
     command
 }
 
-/// Runs `nccl` with so many devices. The exit status has to be `status`.
+/// Runs `nccl` with this many devices. The exit status must be `status`.
 fn nccl(devices: usize, arguments: &str, status: i32) -> (String, String) {
     run(&mut on_devices(devices, NCCL, arguments), status)
 }
 
-/// Returns the stand-in's file and what it is called.
-fn stand_in() -> (PathBuf, String) {
+/// Returns the emulated driver's file and its description.
+fn cuda_emulation() -> (PathBuf, String) {
     let file = shared_objects().join("libcuda.so.1");
     let name = format!("{}, libnccl's CUDA emulation", file.display());
     (file, name)
 }
 
 #[test]
-fn doctor_names_the_stand_in_and_the_variable_that_it_rejects() {
-    let (file, name) = stand_in();
+fn doctor_names_the_emulation_and_the_variable_that_it_rejects() {
+    let (file, name) = cuda_emulation();
     let report = json(&nccl(3, "doctor --json", 0).0);
     let expected =
         json!({ "library": "libcuda.so.1", "loaded": true, "stand_in": file, "gpus": 3, "problem": null });
@@ -64,12 +64,12 @@ fn doctor_names_the_stand_in_and_the_variable_that_it_rejects() {
 }
 
 #[test]
-fn bench_names_the_stand_in_if_it_uses_devices() {
-    let line = format!("# CUDA driver: {}, devices: 2\n", stand_in().1);
+fn bench_names_the_emulation_if_it_uses_devices() {
+    let line = format!("# CUDA driver: {}, devices: 2\n", cuda_emulation().1);
     let bench = |argument: &str| nccl(2, &format!("bench all_reduce --ranks 2 -e 8 {argument}"), 0).0;
     let (on_devices, on_host) = (bench(""), bench("--cpu"));
     assert_has(&on_devices, &[&line, "[0000:02:00] libnccl CUDA emulation"]);
-    assert!(!on_host.contains("stand-in"), "{on_host}");
+    assert!(!on_host.contains("CUDA emulation"), "{on_host}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn bench_refuses_more_ranks_than_devices() {
         (2, "all_reduce --ranks 3 --processes -e 8"),
         (1, "all_reduce -t 2 -g 2 -e 8"),
         (2, "pairs --ranks 3"),
-        // A graph has no waits.
+        // A graph cannot contain waits.
         (2, "all_reduce -G 1 -z 1"),
         (2, "all_reduce -G 1 -y 1"),
         (2, "all_reduce -G 1 -I 1"),
@@ -88,7 +88,7 @@ fn bench_refuses_more_ranks_than_devices() {
         let arguments = format!("bench {arguments}");
         session.run(&format!("{arguments}, devices: {devices}"), &mut on_devices(devices, NCCL, &arguments));
     }
-    session.check("stand_in_refused");
+    session.check("cuda_emulation_refused");
     let mut shared = on_devices(2, NCCL, "bench all_reduce --ranks 3 -e 8");
     run(shared.env("NCCL_MULTI_RANK_GPU_ENABLE", "1"), 0);
 }
@@ -118,7 +118,7 @@ fn bench_uses_the_devices_that_each_rank_of_a_launcher_sees() {
     assert_has(&output, &["[0000:04:00] libnccl CUDA emulation", "[0000:03:00] libnccl CUDA emulation"]);
 }
 
-/// Runs `nccl bench` on four devices, and returns the table, in which all elements are right.
+/// Runs `nccl bench` on four devices, and returns the table, which must have no mismatches.
 fn bench_on_devices(arguments: &str) -> String {
     let (table, _) = nccl(4, &format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1"), 0);
     assert_has(&table, &["[0000:02:00] libnccl CUDA emulation\n", "\n# Out of bounds values : 0 OK\n"]);
@@ -149,7 +149,7 @@ fn bench_registers_buffers_and_reports_memory() {
     assert!(usage.is_some_and(|line| line.contains(" | User-Allocated 128 KB | Collective ")), "{table}");
 }
 
-/// Returns a line as both programs print it: without names of programs, process ids, times and bandwidths.
+/// Returns the part of a line that both programs print: without names of programs, process ids, times and bandwidths.
 fn comparable(line: &str) -> String {
     // Times and bandwidths begin here.
     const FIELDS: usize = 52;
@@ -172,7 +172,7 @@ fn comparable(line: &str) -> String {
     match line.get(FIELDS..) {
         Some(numbers) if !line.starts_with('#') => {
             let digits = numbers.replace(|c: char| c.is_ascii_digit() || "+e".contains(c), "0");
-            // The number of decimals depends on the number, its place does not.
+            // The number of decimals depends on the value, but its position does not.
             let digits = digits.replace(['.', ' '], "0");
             format!("{}{digits}", &line[..FIELDS])
         }
@@ -180,12 +180,13 @@ fn comparable(line: &str) -> String {
     }
 }
 
-/// Compares every line with that of NVIDIA's programs. They check results with kernels, and so run here without checks;
-/// what they measure in place for sendrecv and alltoall has no defined result, and is not compared.
+/// Compares every line with the output of NVIDIA's programs. They check results with kernels, so they run here without checks. Their
+/// in-place sendrecv and alltoall have undefined results, and are not compared.
 #[test]
 #[ignore = "needs nccl-tests 2.19.6, built without MPI, in LIBNCCL_TEST_NCCL_TESTS"]
 fn bench_prints_what_nccl_tests_prints() {
-    let folder = std::env::var("LIBNCCL_TEST_NCCL_TESTS").expect("LIBNCCL_TEST_NCCL_TESTS names a folder");
+    let directory =
+        std::env::var("LIBNCCL_TEST_NCCL_TESTS").expect("LIBNCCL_TEST_NCCL_TESTS names a directory");
     for operation in ["all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "sendrecv"] {
         for options in [
             "-g 2",
@@ -196,9 +197,9 @@ fn bench_prints_what_nccl_tests_prints() {
             "-g 3 -o all -d int8",
         ] {
             let options = format!("-c 0 -b 8 -e 4K -f 8 -w 1 {options}");
-            let mut theirs = on_devices(4, &format!("{folder}/{operation}_perf"), &options);
-            // Those for CUDA 13 have that stand-in for the runtime library beside them, of `cargo xtask cpu-so`.
-            theirs.env("LD_LIBRARY_PATH", format!("{}:{folder}", shared_objects().display()));
+            let mut theirs = on_devices(4, &format!("{directory}/{operation}_perf"), &options);
+            // Programs for CUDA 13 have the emulated runtime of `cargo xtask cpu-so` in their directory.
+            theirs.env("LD_LIBRARY_PATH", format!("{}:{directory}", shared_objects().display()));
             let (theirs, _) = run(&mut theirs, 0);
             let (ours, _) = nccl(4, &format!("bench {operation} {options}"), 0);
             let lines = |table: &str| -> Vec<String> {
@@ -217,9 +218,13 @@ fn bench_prints_what_nccl_tests_prints() {
 
 #[test]
 fn run_puts_the_cpu_implementation_before_other_libraries() {
-    let run = |folder: &Path, program: &[&str], status: i32| {
+    let run = |directory: &Path, program: &[&str], status: i32| {
         let mut command = Command::new(NCCL);
-        command.args(["run", "-n", "2"]).arg(format!("--cpu={}", folder.display())).arg("--").args(program);
+        command
+            .args(["run", "-n", "2"])
+            .arg(format!("--cpu={}", directory.display()))
+            .arg("--")
+            .args(program);
         run(command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent"), status)
     };
     let (table, _) = run(shared_objects(), &[NCCL, "bench", "all_reduce", "-e", "8", "--iters", "1"], 0);
@@ -234,12 +239,12 @@ const OF_PACKAGES: [(&str, &str); 2] =
 
 const PROGRAM: &str = include_str!("packages/program.c");
 
-/// Compiles a program that finds NVIDIA's libraries on a path of its own, before that of the environment.
-fn program_of_packages(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
-    let packages = folder.join("packages");
+/// Compiles a program that finds NVIDIA's libraries on its own path, before the environment's path.
+fn program_of_packages(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let packages = directory.join("packages");
     fs::create_dir_all(&packages).unwrap();
     let compile = |source: &str, file: &Path, options: &[&str]| {
-        let text = folder.join("source.c");
+        let text = directory.join("source.c");
         fs::write(&text, source).unwrap();
         run(Command::new("cc").arg(text).arg("-o").arg(file).arg("-L").arg(&packages).args(options), 0);
     };
@@ -248,7 +253,7 @@ fn program_of_packages(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
         compile(source, &packages.join(soname), &["-shared", "-fPIC", &soname_option, "-w", "-ldl"]);
     }
     let (path, program) =
-        (format!("-Wl,--disable-new-dtags,-rpath,{}", packages.display()), folder.join(name));
+        (format!("-Wl,--disable-new-dtags,-rpath,{}", packages.display()), directory.join(name));
     let libraries = [&path, "-Wl,--as-needed", "-l:libcudart.so.12", "-l:libnccl.so.2"];
     compile(PROGRAM, &program, &[options, &libraries].concat());
     program
@@ -256,12 +261,12 @@ fn program_of_packages(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
 
 #[test]
 fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
-    let folder = tempfile::tempdir().unwrap();
-    let own = folder.path().join("own.so");
+    let directory = tempfile::tempdir().unwrap();
+    let own = directory.path().join("own.so");
     run(Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&own), 0);
     let preloaded = [RUNTIME, "libnccl.so.2"].map(|name| shared_objects().join(name).display().to_string());
     for (name, options, expected) in [("of_cuda", &["-DCUDA"][..], "device 3"), ("of_host", &[], "host -1")] {
-        let program = program_of_packages(folder.path(), name, options);
+        let program = program_of_packages(directory.path(), name, options);
         let program = program.display();
         let arguments = format!("run -n 1 --cpu={} -- {program}", shared_objects().display());
         let (printed, errors) = run(on_devices(3, NCCL, &arguments).env("LD_PRELOAD", &own), 0);
@@ -272,12 +277,12 @@ fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
 
 #[test]
 fn nvidias_runtime_library_is_named_with_the_variable_that_replaces_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = program_of_packages(folder.path(), "program", &["-DCUDA"]);
+    let directory = tempfile::tempdir().unwrap();
+    let program = program_of_packages(directory.path(), "program", &["-DCUDA"]);
     let program = program.to_str().unwrap();
     let (printed, errors) = run(&mut on_devices(3, program, ""), 0);
     assert_eq!(printed, "none -1 (null)\n");
-    let library = folder.path().join("packages").join(RUNTIME);
+    let library = directory.path().join("packages").join(RUNTIME);
     let start = format!("libnccl: {} is NVIDIA's, and does not run on the CUDA emulation", library.display());
     assert!(errors.starts_with(&start) && errors.lines().count() == 1, "{errors}");
     let (_, list) = errors.trim_end().rsplit_once(" LD_PRELOAD=").expect("the variable");
@@ -286,9 +291,9 @@ fn nvidias_runtime_library_is_named_with_the_variable_that_replaces_it() {
 }
 
 #[test]
-fn program_with_nvidias_runtime_library_linked_in_is_told_how_to_link_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, program) = (folder.path().join("source.c"), folder.path().join("program"));
+fn program_with_nvidias_runtime_library_linked_in_gets_advice_on_linking() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("source.c"), directory.path().join("program"));
     let sources = OF_PACKAGES.map(|(_, source)| source).concat() + PROGRAM;
     fs::write(&source, sources).unwrap();
     run(Command::new("cc").args(["-w", "-DCUDA", "-o"]).arg(&program).arg(&source).arg("-ldl"), 0);

@@ -1,4 +1,4 @@
-//! `nccl recorder diff` on directories in which other files lie.
+//! `nccl recorder diff` on directories that contain other files.
 
 use std::fs;
 
@@ -8,20 +8,20 @@ use crate::common::{assert_has, fifo, json, list, nccl};
 use crate::recordings::{self, communicator, done};
 use crate::snapshot::Session;
 
-/// Returns the recording of a rank of three, that has called so many collectives.
+/// Returns the recording of one of three ranks, which has called this many collectives.
 fn recording(rank: usize, collectives: u64) -> Value {
     let records: Vec<Value> = (1..=collectives).map(|number| done(number, "all_reduce")).collect();
     recordings::recording(rank, &[communicator("c", rank, 3, &records)])
 }
 
-/// Writes the recordings of three ranks that have called so many collectives each.
+/// Writes the recordings of three ranks that have each called this many collectives.
 fn write_ranks(session: &Session, directory: &str, collectives: [u64; 3]) {
     for (rank, collectives) in collectives.into_iter().enumerate() {
         session.write(&format!("{directory}/rank{rank}.json"), recording(rank, collectives).to_string());
     }
 }
 
-/// Compares the recordings of a directory of which one file, of this name, is to be left out.
+/// Compares the recordings of a directory. The file of this name must be left out.
 #[track_caller]
 fn diff(session: &mut Session, directory: &str, name: &str) {
     session.nccl(&format!("recorder diff --html page.html {directory}"));
@@ -83,7 +83,7 @@ fn recording_that_cannot_be_read_is_named_and_no_agreement() {
             }),
         ),
         (
-            // Its first communicator is sound, and left out with it.
+            // Its first communicator is valid, but is left out with the file.
             "second communicator",
             changed(|of| {
                 let mut second = of["communicators"][0].clone();
@@ -96,10 +96,10 @@ fn recording_that_cannot_be_read_is_named_and_no_agreement() {
         session.add(&format!("# {case}"), "");
         write_ranks(&session, "other", [2, 2, 2]);
         session.write("other/rank7.json", &text);
-        // Whoever names it wants it.
+        // A file that the user names is not left out.
         session.nccl("recorder diff other other/rank7.json");
         diff(&mut session, "other", "rank7.json");
-        // Of two sizes, that of the first file.
+        // Of two sizes, the size in the first file counts.
         if case != "other size" {
             write_ranks(&session, "own", [2, 2, 2]);
             session.write("own/rank1.json", &text);
@@ -130,7 +130,7 @@ fn recording_of_an_earlier_job_is_named_and_the_others_are_compared() {
     let mut session = Session::new();
     (0..3).for_each(|rank| write_at(&session, &format!("job/rank{rank}.json"), "c", rank, 1000, 1));
     write_at(&session, "job/rank3.json", "of a larger job", 2, 980, 1);
-    // Whoever names it wants it.
+    // A file that the user names is not left out.
     session.nccl("recorder diff job/rank0.json job/rank1.json job/rank2.json job/rank3.json");
     diff(&mut session, "job", "rank3.json");
     session.check("recorder_earlier_job");

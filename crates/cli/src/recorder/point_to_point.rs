@@ -1,4 +1,4 @@
-//! Messages: each send has a receive at the other end, in the same order.
+//! Point-to-point operations: each send has a matching receive on the peer, in the same order.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::finding::{Finding, Kind};
 use super::recording::{Job, Rank, Record};
 use crate::output;
 
-/// The messages of a communicator, by sender and receiver.
+/// The point-to-point operations of a communicator, by sender and receiver.
 #[derive(Debug, Default)]
-pub(super) struct Messages<'a>(BTreeMap<(usize, usize), Link<'a>>);
+pub(super) struct PointToPoint<'a>(BTreeMap<(usize, usize), Link<'a>>);
 
-/// The messages from one rank to another, in the order of either.
+/// The sends from one rank to another, and the receives, each in call order.
 #[derive(Debug, Default)]
 struct Link<'a> {
     sends: Vec<&'a Record>,
     receives: Vec<&'a Record>,
 }
 
-impl<'a> Messages<'a> {
+impl<'a> PointToPoint<'a> {
     pub(super) fn of(job: &'a Job) -> Self {
         let mut all = Self::default();
         for (rank, recorded) in &job.ranks {
@@ -33,8 +33,8 @@ impl<'a> Messages<'a> {
         all
     }
 
-    /// Returns the ranks for whose counterpart a message of a rank waits: those that have called fewer than this rank has of
-    /// its own, up to this one.
+    /// Returns the peers for whose matching call this call waits: peers that have called fewer matching operations than this rank
+    /// has called up to `record`.
     pub(super) fn awaited(&self, rank: usize, record: &Record) -> impl Iterator<Item = usize> {
         let so_far = |calls: &[&Record]| calls.partition_point(|call| call.number <= record.number);
         let link = |source: usize, destination: usize| self.0.get(&(source, destination));
@@ -48,11 +48,11 @@ impl<'a> Messages<'a> {
     }
 }
 
-/// Returns the first message between each two ranks of a communicator that has no other end, or one that differs.
+/// Returns the first unmatched or mismatched send or receive between each two ranks of a communicator.
 pub(super) fn divergences(job: &Job) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for ((source, destination), link) in &Messages::of(job).0 {
-        // Without the first messages, it is not known which belong together.
+    for ((source, destination), link) in &PointToPoint::of(job).0 {
+        // If the first records are lost, sends and receives cannot be matched.
         let is_whole = |rank: &usize| job.ranks.get(rank).is_some_and(Rank::is_whole);
         if is_whole(source) && is_whole(destination) {
             findings.extend(link.divergence(job, *source, *destination));
@@ -70,19 +70,20 @@ impl Link<'_> {
             (None, None) => return None,
             (Some(send), Some(receive)) => {
                 let (sent, expected) = (elements(send.sent, send), elements(receive.received, receive));
-                let message = format!("message {number} from rank {source} to rank {destination}");
-                let problem = format!("{message}: {sent} are sent, and {expected} expected");
+                let send_name = format!("send {number} from rank {source} to rank {destination}");
+                let problem = format!("{send_name}: {sent} are sent, and {expected} expected");
                 let (ranks, calls) = (vec![source, destination], [(source, *send), (destination, *receive)]);
                 return Some(Finding::new(job, Kind::OtherMessage, ranks, problem, calls));
             }
             (Some(send), None) => {
-                let message = format!("message {number} of rank {source}");
-                let problem = format!("rank {destination} has not received {message}, which called {send}");
+                let send_name = format!("send {number} of rank {source}");
+                let problem = format!("rank {destination} has not received {send_name}, which called {send}");
                 (*send, source, destination, problem)
             }
             (None, Some(receive)) => {
-                let message = format!("message {number} to rank {destination}");
-                let problem = format!("rank {source} has not sent {message}, which called {receive}");
+                let receive_name = format!("receive {number} of rank {destination}");
+                let problem =
+                    format!("rank {source} has not sent for {receive_name}, which called {receive}");
                 (*receive, destination, source, problem)
             }
         };
