@@ -204,7 +204,7 @@ impl Launch {
             // The others get this reason, or the reason of a rank that failed earlier.
             Ok(()) | Err(LaunchError::RankFailed { .. }) => {}
             Err(error) => {
-                log::warn!("the other ranks were not notified that rank {rank} has failed: {error}")
+                log::warn!("the other ranks were not notified that rank {rank} has failed: {error}");
             }
         }
     }
