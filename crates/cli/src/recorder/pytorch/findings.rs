@@ -1,7 +1,7 @@
-//! Which ranks hold up a job, by the dumps of all: those for which others wait, and which wait for nobody.
+//! Finds the ranks that hold up a job: ranks for which others wait, and which wait for no other rank.
 //!
-//! PyTorch queues operations without waiting for them. A rank with open calls is therefore no reason for suspicion, and neither is a
-//! rank that is behind on one group because it waits on another.
+//! PyTorch queues operations without waiting for them. Therefore a rank with open calls is not suspicious, nor is a rank that is
+//! behind on one group because it waits on another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::super::recording::State;
 use super::{Entry, Group};
 use crate::output;
 
-/// A finding, and when the call was made that it is about.
+/// A finding, and the time of its call.
 type Timed = (u64, Finding);
 
-/// Returns what differs between the ranks.
+/// Returns the differences between the ranks.
 pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = groups.iter().filter_map(different_calls).collect();
     findings.extend(missing_dumps(groups));
@@ -22,12 +22,12 @@ pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
     findings.extend(waits.circular(groups));
     findings.extend(earliest(groups.iter().filter_map(not_completed).collect()));
     if findings.is_empty() {
-        findings.extend(unmatched_messages(groups, &waits));
+        findings.extend(unmatched(groups, &waits));
     }
     findings
 }
 
-/// Keeps, of findings of one kind with the same ranks, the one about the first call, and adds the number of the others.
+/// Merges findings of one kind with the same ranks: keeps the finding on the first call, and adds the number of the others.
 fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
     findings.sort_by_key(|(time, _)| *time);
     let mut kept: Vec<(Finding, usize)> = Vec::new();
@@ -56,7 +56,7 @@ fn finding<'a>(
     calls: impl IntoIterator<Item = (usize, &'a Entry)>,
 ) -> Finding {
     let call = |(rank, entry): (usize, &Entry)| {
-        // Not the frames of PyTorch itself.
+        // Skips the frames of PyTorch itself.
         let frame = entry.frames.iter().find(|frame| !frame.filename.contains("/torch/"));
         let site = frame.map(|frame| format!("{}:{}", output::in_line(&frame.filename), frame.line));
         let state = if entry.is_open() { State::Called } else { State::Completed };
@@ -75,12 +75,12 @@ fn finding<'a>(
     }
 }
 
-/// Returns the first collective of a group that its ranks did not call alike.
+/// Returns the first collective of a group whose calls differ between ranks.
 fn different_calls(group: &Group<'_>) -> Option<Finding> {
     let mut calls: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
     for (rank, member) in &group.members {
         for (number, entries) in &member.collectives {
-            // Coalesced operations have one number.
+            // Coalesced operations share one number.
             if let [entry] = entries[..] {
                 calls.entry(*number).or_default().push((*rank, entry));
             }
@@ -101,7 +101,7 @@ fn different_calls(group: &Group<'_>) -> Option<Finding> {
     Some(Finding { collective: Some(number), ..finding })
 }
 
-/// Returns the call that most ranks have made; of equally many, that of the lowest rank.
+/// Returns the call of most ranks; in a tie, the call of the lowest rank.
 fn usual<'a>(calls: &[(usize, &'a Entry)]) -> &'a Entry {
     let votes = |(_, call): &(usize, &Entry)| {
         calls.iter().filter(|(_, other)| difference(call, other).is_none()).count()
@@ -110,11 +110,11 @@ fn usual<'a>(calls: &[(usize, &'a Entry)]) -> &'a Entry {
     usual
 }
 
-/// Returns in what calls of one number differ.
+/// Returns the property in which calls with the same number differ.
 fn difference(one: &Entry, other: &Entry) -> Option<(Kind, &'static str)> {
     let elements =
         |entry: &Entry| entry.input_sizes.iter().map(|shape| shape.iter().product::<u64>()).sum::<u64>();
-    // The ranks of the others may have different shares.
+    // In other operations, ranks may have different shares.
     let has_equal_sizes = matches!(
         one.profiling_name.trim_start_matches("nccl:"),
         "all_reduce" | "broadcast" | "reduce" | "_all_gather_base" | "_reduce_scatter_base"
@@ -137,15 +137,15 @@ fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
     let ranks = group.ranks.iter().copied().filter(|rank| !group.members.contains_key(rank));
     let ranks: Vec<usize> = ranks.take(NAMED).collect();
     let (names, size) = (name_first_ranks(&ranks, missing(&group)), group.ranks.len());
-    let problem = format!("there is no dump of {names} of {size}: dead, or not asked for one");
+    let problem = format!("there is no dump of {names} of {size}: dead, or none was requested");
     let more_ranks = missing(&group) - ranks.len();
     Some(Finding { more_ranks, ..finding(group, Kind::MissingRank, ranks, problem, []) })
 }
 
-/// For which ranks each rank waits.
+/// The ranks that each rank waits for.
 struct Waits {
     of_rank: BTreeMap<usize, BTreeSet<usize>>,
-    /// Those that have not called a collective in which others wait.
+    /// The ranks that have not called a collective in which others wait.
     behind: BTreeSet<usize>,
 }
 
@@ -157,7 +157,7 @@ impl Waits {
                 let Some((last, _)) = member.open_collectives().next_back() else { continue };
                 for other in group.ranks.iter().filter(|other| *other != rank) {
                     let is_behind = group.last_called(*other).is_some_and(|called| called < last);
-                    // A rank without a dump may be what it waits for.
+                    // It may wait for a rank without a dump.
                     if is_behind || !group.members.contains_key(other) {
                         waits.of_rank.entry(*rank).or_default().insert(*other);
                     }
@@ -166,8 +166,8 @@ impl Waits {
                     }
                 }
             }
-            for message in group.unmatched_messages() {
-                waits.of_rank.entry(message.rank).or_default().insert(message.peer);
+            for unmatched in group.unmatched() {
+                waits.of_rank.entry(unmatched.rank).or_default().insert(unmatched.peer);
             }
         }
         waits
@@ -246,7 +246,7 @@ impl Waits {
     }
 }
 
-/// Returns the first collectives of a group in which ranks wait for others that wait for nobody, and have not called it.
+/// Returns the first collectives of a group that were not called by ranks that wait for no other rank.
 fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     let open = group.members.iter().flat_map(|(rank, member)| {
         member.open_collectives().map(move |(number, entry)| (number, (*rank, entry)))
@@ -277,8 +277,8 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     missing.into_iter().map(finding).collect()
 }
 
-/// Returns the first collective of a group that some ranks have completed, and others that called it have not. All have to give
-/// their part before one can complete it.
+/// Returns the first collective of a group that only some of its callers have completed. No rank can complete it before all have
+/// contributed.
 fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let needs_all = |entry: &Entry| {
         let names = ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter"];
@@ -309,18 +309,15 @@ fn not_completed(group: &Group<'_>) -> Option<Timed> {
     Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
 }
 
-/// Returns the messages that have no counterpart on a rank that waits for nobody; if all wait, all.
-fn unmatched_messages(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
-    let unmatched = || {
-        groups
-            .iter()
-            .flat_map(|group| group.unmatched_messages().into_iter().map(move |message| (group, message)))
-    };
+/// Returns the sends and receives without a matching call on a peer that waits for no other rank; if all peers wait, all of them.
+fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
+    let unmatched =
+        || groups.iter().flat_map(|group| group.unmatched().into_iter().map(move |one| (group, one)));
     let is_end = |peer: usize| !waits.waits(peer);
-    let has_end = unmatched().any(|(_, message)| is_end(message.peer));
-    let named = unmatched().filter(|(_, message)| !has_end || is_end(message.peer));
-    let finding = |(group, message): (&Group<'_>, super::group::Unmatched<'_>)| {
-        let (rank, peer, entry) = (message.rank, message.peer, message.entry);
+    let has_end = unmatched().any(|(_, one)| is_end(one.peer));
+    let named = unmatched().filter(|(_, one)| !has_end || is_end(one.peer));
+    let finding = |(group, one): (&Group<'_>, super::group::Unmatched<'_>)| {
+        let (rank, peer, entry) = (one.rank, one.peer, one.entry);
         let problem = format!("rank {rank} waits in {entry} for rank {peer}, which has no counterpart of it");
         (entry.time_created_ns, finding(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]))
     };
