@@ -115,7 +115,7 @@ struct FabricInfo {
     state: u8,
 }
 
-/// Returns the GPUs that cannot use their NVSwitch fabric, with the reason. `None` without NVML.
+/// Returns the GPUs that cannot use the fabric of their NVLink switches, with the reason. `None` without NVML.
 pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
     // SAFETY: loading only runs the library's initializers, which NVIDIA intends for any program.
     let nvml = unsafe { libloading::Library::new("libnvidia-ml.so.1") }.ok()?;

@@ -26,7 +26,7 @@ pub(crate) struct Driver {
     pub(crate) module: Option<String>,
     /// The names of all GPUs of the machine, including GPUs that this process does not see.
     pub(crate) models: Vec<String>,
-    /// The GPUs that cannot use the NVSwitch fabric, with the reason.
+    /// The GPUs that cannot use the fabric of NVLink switches, with the reason.
     #[serde(default)]
     pub(crate) fabric: Vec<String>,
     /// True if the process that queries the driver could not be started.
