@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::rank::{Buffer, I32, OK, PROGRESS, Rank};
+use crate::rank::{Buffer, I32, OK, PROGRESS, Rank, USAGE};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -105,6 +105,21 @@ fn send_to_itself(rank: &Rank) {
         });
         assert_eq!(code, OK, "{}", rank.last_error());
         assert_eq!(buffer.read::<i32>()[*offset..][..1000], numbers(1, 2 * count)[..1000], "{offset}");
+    }
+    let buffer = rank.upload(&[0; 2]);
+    // Not tried on a GPU.
+    let unpaired =
+        [(0, 1), (1, 0), (1, 2), (2, 1)].into_iter().filter(|_| rank.implementation.is_cpu_backend());
+    for (sends, receives) in unpaired {
+        let code = rank.group(|| {
+            for _ in 0..sends {
+                check!(rank, ncclSend(buffer.at(0), 1, I32, me, comm, rank.stream()));
+            }
+            for _ in 0..receives {
+                check!(rank, ncclRecv(buffer.at(4), 1, I32, me, comm, rank.stream()));
+            }
+        });
+        assert_eq!(code, USAGE, "{sends} sends and {receives} receives");
     }
     rank.destroy(comm);
 }

@@ -118,6 +118,8 @@ fn wrong_counts_error_names_them(nccl: &Nccl) {
     let (send, mut recv) = ([0_i32; 4], [0_i32; 9]);
     let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4], STREAM);
     check(wrong, "all_gather_v: 2 counts; expected 3, one for each rank");
+    let wrong = comm.gather_v(&send, &mut recv, &[1, 4, 1, 0], 1, STREAM);
+    check(wrong, "gather_v: 4 counts; expected 3, one for each rank");
     let wrong = comm.all_gather_v(&send, &mut recv, &[0, 3, 2], STREAM);
     check(wrong, "all_gather_v: the send buffer holds 4 elements; expected 3, the count of rank 1");
     let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4, 4], STREAM);
