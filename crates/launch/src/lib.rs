@@ -38,14 +38,8 @@
 //! ranks fail. If only the port identifies the job, a failure reported before the id counts after 5 s in which no other rank was
 //! missing, and is ignored if another process joins as this rank earlier.
 //!
-//! Rank 0 refuses all other connections, logs a warning, and names them in its error at the deadline:
-//!
-//! - no complete hello within 5 s
-//! - another job
-//! - a second process with the same rank
-//! - another number of ranks
-//!
-//! A process needs the job id, and the nonce if rank 0 publishes one, to affect other connections. With them, it can join
+//! Rank 0 refuses all other connections, logs a warning, and names them in its error at the deadline, with the reason: no
+//! complete hello within 5 s, another job, a second process with the same rank, or another number of ranks. A process needs the job id, and the nonce if rank 0 publishes one, to affect other connections. With them, it can join
 //! instead of a rank that has not joined yet, or report its failure. As in NCCL's bootstrap, nothing is encrypted.
 //!
 //! Rank 0 listens on all interfaces, or on `127.0.0.1` if all ranks are on its host, or on the IP address in `MASTER_ADDR` or

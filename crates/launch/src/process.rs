@@ -203,9 +203,7 @@ impl Launch {
         match notified {
             // The others get this reason, or the reason of a rank that failed earlier.
             Ok(()) | Err(LaunchError::RankFailed { .. }) => {}
-            Err(error) => {
-                log::warn!("the other ranks were not notified that rank {rank} has failed: {error}");
-            }
+            Err(error) => log::warn!("the other ranks were not notified that rank {rank} failed: {error}"),
         }
     }
 
