@@ -182,31 +182,20 @@ impl Waits {
         waiting.map(|(rank, _)| *rank).collect()
     }
 
-    /// Returns the rank with all to which it leads.
-    fn reach(&self, rank: usize, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
-        let (mut reached, mut left) = (BTreeSet::new(), vec![rank]);
-        while let Some(rank) = left.pop() {
-            if reached.insert(rank) {
-                left.extend(next(rank));
-            }
-        }
-        reached
-    }
-
     /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
     fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
         // Those that wait, in the end, for a rank that waits for nobody, or for ranks that were found before.
         let mut explained: BTreeSet<usize> = BTreeSet::new();
         for rank in self.of_rank.values().flatten().filter(|rank| !self.waits(**rank)) {
-            explained.extend(self.reach(*rank, |rank| self.waiting_for(rank)));
+            explained.extend(reach(*rank, |rank| self.waiting_for(rank)));
         }
         let mut ranks: Vec<usize> = vec![];
         for behind in &self.behind {
             let mut start = *behind;
             while !explained.contains(&start) {
-                let awaited = self
-                    .reach(start, |rank| self.of_rank.get(&rank).into_iter().flatten().copied().collect());
-                let waiting = self.reach(start, |rank| self.waiting_for(rank));
+                let awaited =
+                    reach(start, |rank| self.of_rank.get(&rank).into_iter().flatten().copied().collect());
+                let waiting = reach(start, |rank| self.waiting_for(rank));
                 match awaited.difference(&waiting).next() {
                     Some(next) => start = *next,
                     None => {
@@ -244,6 +233,17 @@ impl Waits {
         }
         Some(finding)
     }
+}
+
+/// Returns a rank and all ranks that can be reached from it.
+fn reach(rank: usize, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
+    let (mut reached, mut left) = (BTreeSet::new(), vec![rank]);
+    while let Some(rank) = left.pop() {
+        if reached.insert(rank) {
+            left.extend(next(rank));
+        }
+    }
+    reached
 }
 
 /// Returns the first collectives of a group that were not called by ranks that wait for no other rank.
