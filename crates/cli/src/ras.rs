@@ -152,7 +152,7 @@ fn now() -> impl Display {
 
 /// Returns whether a report has no ready communicator, and thus no data on its job.
 fn is_empty(report: &Report) -> bool {
-    report.communicators.iter().all(ReportedCommunicator::is_initialising)
+    report.communicators.iter().all(ReportedCommunicator::is_initializing)
 }
 
 /// Takes reports for [`SAMPLING`], at least two. Returns `before` followed by these reports, and the time since the first one.
@@ -251,11 +251,11 @@ fn table(report: &Report) -> String {
     let mut lines = vec![line("communicator", "ranks", "missing", "state", "launched")];
     for one in &report.communicators {
         let mut states: BTreeSet<String> = one.ranks.iter().map(state).collect();
-        if one.is_initialising() {
+        if one.is_initializing() {
             states.insert(RankState::Init.to_string());
         }
         let states = states.into_iter().collect::<Vec<_>>().join(",");
-        let [size, missing] = [one.size, one.unanswered()].map(|number| number.to_string());
+        let [size, missing] = [one.size, one.unresponsive()].map(|number| number.to_string());
         lines.push(line(&one.id().to_string(), &size, &missing, &states, &launched(one)));
     }
     lines.join("\n")
@@ -329,7 +329,7 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
 fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = Metrics::default();
     let communicators: Vec<&ReportedCommunicator> =
-        report.communicators.iter().filter(|one| !one.is_initialising()).collect();
+        report.communicators.iter().filter(|one| !one.is_initializing()).collect();
     let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     for verdict in verdicts {
@@ -343,7 +343,7 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     out.family("nccl_ras_ranks", "gauge", "Ranks of a communicator");
     communicators.iter().for_each(|one| out.sample(&names(one), one.size));
     out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not responded");
-    communicators.iter().for_each(|one| out.sample(&names(one), one.unanswered()));
+    communicators.iter().for_each(|one| out.sample(&names(one), one.unresponsive()));
     out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
     for ([hash, secondary], rank) in ranks() {
         let [number, host]: [Label<'_>; 2] = [("rank", &rank.rank), ("host", &rank.host)];

@@ -34,7 +34,7 @@ pub use log::log;
 pub use recorder::{Record, RecordExt, RecordState, Recorder};
 #[cfg(feature = "tracing")]
 pub use tracing::tracing;
-pub use watchdog::{Answer, Cause, Finding, Watchdog};
+pub use watchdog::{Action, Cause, Finding, Watchdog};
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

@@ -29,12 +29,12 @@ use crate::Recorder;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
-/// use libnccl_observe::{Answer, Finding, RecordExt, Watchdog};
+/// use libnccl_observe::{Action, Finding, RecordExt, Watchdog};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
 /// let watchdog = Watchdog::new(Duration::from_secs(600), |finding: &Finding| {
 ///     eprintln!("rank {} of {}: {}", finding.rank, finding.size, finding.cause);
-///     Answer::AbortAll
+///     Action::AbortAll
 /// })?;
 /// for comm in &comms {
 ///     comm.record(1000);
@@ -47,7 +47,7 @@ use crate::Recorder;
 /// # For users of PyTorch
 /// | variable of PyTorch | here |
 /// |---|---|
-/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Answer::Continue`], [`Answer::Abort`] |
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Action::Continue`], [`Action::Abort`] |
 /// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the callback aborts all, or not, and exits the process |
 /// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
 /// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`RecordExt::record`](crate::RecordExt::record), `LIBNCCL_RECORDER` |
@@ -98,7 +98,7 @@ impl fmt::Display for Cause {
 /// The action that a [`Watchdog`] takes on a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum Action {
     /// Does nothing. The same failure is not reported again; a stalled call is, after the same time.
     Continue,
     /// Aborts the communicator.
@@ -155,13 +155,13 @@ impl Watchdog {
     /// The pause between two checks, the same as in PyTorch's watchdog.
     const PAUSE: Duration = Duration::from_millis(100);
 
-    /// Starts a watchdog. `answer` is called on its thread when a communicator has failed, or has been in one call for `limit`.
+    /// Starts a watchdog. `on_finding` is called on its thread when a communicator has failed, or has been in one call for `limit`.
     ///
     /// # Errors
     /// The system's error if the thread cannot be started.
     pub fn new(
         limit: Duration,
-        mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
+        mut on_finding: impl FnMut(&Finding) -> Action + Send + 'static,
     ) -> io::Result<Self> {
         libnccl::internal::keep_loaded();
         let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
@@ -170,7 +170,7 @@ impl Watchdog {
             let state = Arc::clone(&state);
             move || {
                 WATCHES.set(Arc::as_ptr(&state));
-                state.watch(pause, limit, &mut answer);
+                state.watch(pause, limit, &mut on_finding);
             }
         })?;
         Ok(Self { state, thread: Some(thread) })
@@ -223,7 +223,7 @@ impl State {
     }
 
     /// Checks the communicators until the watchdog is dropped.
-    fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
+    fn watch(&self, pause: Duration, limit: Duration, on_finding: &mut dyn FnMut(&Finding) -> Action) {
         let mut entries = Vec::new();
         let mut watched = self.lock();
         while !watched.is_over {
@@ -235,13 +235,13 @@ impl State {
                     finding.abort_handle.report_stall();
                 }
                 // A panic of the callback must not stop the thread. The payload is leaked, because its drop may panic too.
-                let answered = panic::catch_unwind(panic::AssertUnwindSafe(|| answer(&finding)));
-                let answer = answered.map_err(mem::forget).unwrap_or(Answer::Continue);
+                let returned = panic::catch_unwind(panic::AssertUnwindSafe(|| on_finding(&finding)));
+                let action = returned.map_err(mem::forget).unwrap_or(Action::Continue);
                 // The owner of the communicator gets the error too.
-                let _ = match answer {
-                    Answer::Continue => Ok(()),
-                    Answer::Abort => finding.abort_handle.abort(),
-                    Answer::AbortAll => self.abort_all(),
+                let _ = match action {
+                    Action::Continue => Ok(()),
+                    Action::Abort => finding.abort_handle.abort(),
+                    Action::AbortAll => self.abort_all(),
                 };
             }
             watched = self.lock();

@@ -176,7 +176,7 @@ impl RasClient {
         if mask.is_empty() || !mask.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(RasError::Refused {
                 request: line.into(),
-                answer: "expected a mask without blanks".into(),
+                reply: "expected a mask without blanks".into(),
             });
         }
         let control = Request { line: &line, since: Version::new(2, 31, 2) };

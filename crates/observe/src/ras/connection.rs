@@ -134,8 +134,8 @@ fn check_error(request: Request<'_>, reply: &str) -> Result<(), RasError> {
         return Err(RasError::Unsupported { request: request.line.into(), since: request.since });
     }
     if reply.starts_with("ERROR: ") || reply.starts_with("BUSY: ") {
-        let answer = reply.chars().take(500).collect::<String>().into();
-        return Err(RasError::Refused { request: request.line.into(), answer });
+        let reply = reply.chars().take(500).collect::<String>().into();
+        return Err(RasError::Refused { request: request.line.into(), reply });
     }
     Ok(())
 }

@@ -58,12 +58,12 @@ pub enum RasError {
     },
 
     /// The process replied with an error.
-    #[error("{request}: the job replied: {answer}")]
+    #[error("{request}: the job replied: {reply}")]
     Refused {
         /// The request, as it was sent.
         request: Box<str>,
         /// The reply.
-        answer: Box<str>,
+        reply: Box<str>,
     },
 
     /// The reply is malformed: another service may use the port.

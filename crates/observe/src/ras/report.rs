@@ -234,13 +234,13 @@ impl ReportedCommunicator {
 
     /// Returns whether the communicator is listed during its initialization, with size 0 and nothing else.
     #[must_use]
-    pub fn is_initialising(&self) -> bool {
+    pub fn is_initializing(&self) -> bool {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
     }
 
     /// Returns the number of ranks that have not responded, whether or not they are listed as missing.
     #[must_use]
-    pub fn unanswered(&self) -> u64 {
+    pub fn unresponsive(&self) -> u64 {
         let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);
         self.size - ranks.collect::<BTreeSet<u64>>().len() as u64
     }

@@ -153,7 +153,7 @@ fn incomplete(problem: impl Into<String>) -> VerdictKind {
 /// Returns the communicators of a report, all with the same identity together.
 fn by_id(report: &Report) -> BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for communicator in report.communicators.iter().filter(|one| !one.is_initialising()) {
+    for communicator in report.communicators.iter().filter(|one| !one.is_initializing()) {
         all.entry(communicator.id()).or_default().push(communicator);
     }
     all

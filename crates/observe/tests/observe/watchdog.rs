@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libnccl::error::ResultCode;
 use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, StreamRef};
-use libnccl_observe::{Answer, Cause, Finding, RecordExt, RecordState, Watchdog};
+use libnccl_observe::{Action, Cause, Finding, RecordExt, RecordState, Watchdog};
 use libnccl_test_support::init_in_group;
 use libnccl_test_support::random_inputs::Random;
 
@@ -70,7 +70,7 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
         for raw in &raws {
             ends().remove(raw);
         }
-        let watchdog = Watchdog::new(Duration::from_millis(4), |_| Answer::AbortAll).unwrap();
+        let watchdog = Watchdog::new(Duration::from_millis(4), |_| Action::AbortAll).unwrap();
         let start = Arc::new(Barrier::new(4));
         thread::scope(|scope| {
             let mut random = Random(round);
@@ -128,7 +128,7 @@ fn communicator_whose_peer_has_exited_is_reported_once() {
     let (sender, findings) = channel();
     let watchdog = Watchdog::new(PATIENCE, move |finding| {
         sender.send(finding.clone()).unwrap();
-        Answer::Continue
+        Action::Continue
     })
     .unwrap();
     comms.iter().for_each(|comm| watchdog.watch(comm).unwrap());
@@ -161,7 +161,7 @@ fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
         if findings == 1 {
             std::panic::panic_any(Payload);
         }
-        Answer::AbortAll
+        Action::AbortAll
     });
     // The other rank does nothing.
     let called = comms[0].recv(&mut [0_u8], 1, STREAM);
@@ -171,11 +171,11 @@ fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
 /// Returns two ranks whose calls are recorded, with a watchdog.
 fn watched(
     limit: Duration,
-    answer: impl FnMut(&Finding) -> Answer + Send + 'static,
+    on_finding: impl FnMut(&Finding) -> Action + Send + 'static,
 ) -> (Watchdog, Vec<Communicator>) {
     let config = Config::new().timeout(PATIENCE);
     let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
-    let watchdog = Watchdog::new(limit, answer).unwrap();
+    let watchdog = Watchdog::new(limit, on_finding).unwrap();
     for comm in &comms {
         comm.record(8);
         watchdog.watch(comm).unwrap();
@@ -189,7 +189,7 @@ fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     let (sender, findings) = channel();
     let (watchdog, mut comms) = watched(LIMIT, move |finding| {
         sender.send(finding.clone()).unwrap();
-        Answer::AbortAll
+        Action::AbortAll
     });
     let idle = comms.pop().unwrap();
     let waiting = comms.pop().unwrap();

@@ -30,7 +30,7 @@ fn report_with_and_without_the_comma_is_parsed() {
     let missing = &communicator.missing_ranks[0];
     let status = missing.status.unwrap();
     assert_eq!((missing.rank, status.unresponsive, status.considered_dead), (1, true, false));
-    assert_eq!(communicator.unanswered(), 1);
+    assert_eq!(communicator.unresponsive(), 1);
     assert_eq!(report.ras, Collection { collection_time_sec: Some(0.001), timeouts_count: Some(0) });
 }
 
