@@ -1,6 +1,6 @@
 //! A rank fails while the others compute: three ways to continue. One process per rank.
 //!
-//! - `restart`: all abort their communicators, and join with a new id and a new process. Any NCCL.
+//! - `restart`: all abort their communicators, and join with a new id and a new process. Needs NCCL 2.14.3.
 //! - `replace`: the survivors shrink the communicator, and grow it by a new process. Needs NCCL 2.29.2.
 //! - `revoke`: a rank that must exit revokes the communicator, which ends the operations of the others. They shrink it.
 //!   Needs NCCL 2.28.7.

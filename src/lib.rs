@@ -32,14 +32,15 @@
 //!
 //! # The contract between ranks
 //!
-//! All ranks call the same operations in the same order; see [`Communicator`](Communicator#the-contract-between-ranks).
+//! All ranks call the same collectives in the same order, and each send has a matching receive; see
+//! [`Communicator`](Communicator#the-contract-between-ranks).
 //!
 //! # Errors
 //!
-//! Invalid input causes an error, not a panic. An [`Error`] names the call, the values and what was expected. If the loaded
+//! Invalid input causes an error, not a panic. The [`Error`] names the call, the values and what was expected. If the loaded
 //! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it.
 //!
-//! With [`Config::timeout`], a host wait for a missing rank ends with [`Error::Timeout`]. On GPUs, operations return when they
+//! With [`Config::timeout`], a call that waits on the host for a missing rank returns [`Error::Timeout`] after that time. On GPUs, operations return when they
 //! are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To record or time operations, add
 //! an [`Observer`](observer::Observer): your own, or the recorder or watchdog of `libnccl-observe`.
 //!

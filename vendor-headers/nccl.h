@@ -194,9 +194,9 @@ typedef enum {
  * Since NCCL 2.32.3.
  */
 typedef enum {
-    /** The library's choice; 2.32.3 disables no use. Since NCCL 2.32.3. */
+    /** The library's choice; in 2.32.3, `ncclNvlsHostModeEnable`. Since NCCL 2.32.3. */
     ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
-    /** Disable no use. Since NCCL 2.32.3. */
+    /** Disable nothing. Since NCCL 2.32.3. */
     ncclNvlsHostModeEnable = 0,
     /** Disable the NVLS algorithms and their registered buffers. Since NCCL 2.32.3. */
     ncclNvlsHostModeDisableTransport = 1 << 0,

@@ -232,7 +232,7 @@ typedef enum {
     NCCL_GIN_TYPE_PROXY = 2,
     /** GPUDirect async, kernel-initiated. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_GDAKI = 3,
-    /** GPI. Since NCCL 2.30.7. */
+    /** GPU-Push Interface (GPI). Since NCCL 2.30.7. */
     NCCL_GIN_TYPE_GPI = 4,
     /** Amazon's EFA. Since NCCL 2.31.2. */
     NCCL_GIN_TYPE_EFA_GDA = 5,

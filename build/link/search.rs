@@ -63,7 +63,7 @@ pub(crate) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), S
                     libraries of CUDA itself; build with `-C target-feature=-crt-static`, or set LIBNCCL_NO_LINK=1"
             .into());
     }
-    for name in ["NCCL_LIB_DIR", HPC_SDK_HOME].into_iter().chain(HOMES).chain(CUDA_HOMES) {
+    for name in ["NCCL_LIB_DIR", "CONDA_PREFIX", HPC_SDK_HOME].into_iter().chain(HOMES).chain(CUDA_HOMES) {
         if let Some(value) = variable(name).filter(|value| Path::new(value).is_relative()) {
             return Err(format!("{name} is {value:?}; expected an absolute path"));
         }

@@ -96,8 +96,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # The contract between ranks
-/// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
-/// reduction operators and roots. No single process can check this, so joining a communicator means trusting its ranks.
+/// All ranks of a communicator must call the same collectives in the same order, with the same counts, element types,
+/// reduction operators and roots, and each send needs a matching receive. No single process can check this, so joining a communicator means trusting its ranks.
 /// On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the buffers of the
 /// operation (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected. The CPU
 /// backend reports which rank differs. Several threads that drive several communicators of *one device* at the same time can

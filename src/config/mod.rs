@@ -288,8 +288,8 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// Sets the names of the algorithms to choose from, without NUL characters; an empty text means all. Default: all.
-    /// Since NCCL 2.31.2.
+    /// Sets the names of the algorithms to choose from, separated by commas, such as `ring,tree`, without NUL characters. An
+    /// empty text means all. Default: all. Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
     #[must_use]
     pub fn alg_selection(mut self, alg_selection: &str) -> Self {

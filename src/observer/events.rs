@@ -91,7 +91,7 @@ impl<'a> OperationStart<'a> {
         self.bytes(self.sent())
     }
 
-    /// Returns the number of bytes that this rank receives.
+    /// Returns the number of bytes of the [`received`](Self::received) elements.
     pub fn bytes_received(&self) -> u64 {
         self.bytes(self.received())
     }
@@ -100,12 +100,12 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer; for an exchange, the destination.
+    /// Returns the root or the peer; for `send_recv`, the destination.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
 
-    /// Returns the rank from which an exchange receives.
+    /// Returns the rank from which a `send_recv` receives.
     pub fn source(&self) -> Option<usize> {
         self.call.ranks()[1]
     }
@@ -157,8 +157,7 @@ const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
 
 #[doc(hidden)]
 impl CallWord {
-    /// Creates the word of an operation with a root or a peer, and with the source of an exchange. A rank beyond 24 bits is
-    /// omitted.
+    /// Creates the word of an operation with a root or a peer, and with the source of a `send_recv`. Omits ranks beyond 24 bits.
     #[inline]
     pub fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
@@ -189,7 +188,7 @@ impl CallWord {
         number.checked_sub(1).and_then(|index| DataType::ALL.get(index).copied())
     }
 
-    /// Returns the root or the peer, and the source of an exchange.
+    /// Returns the root or the peer, and the source of a `send_recv`.
     pub fn ranks(self) -> [Option<usize>; 2] {
         RANK_SHIFTS.map(|shift| {
             let rank = self.0 >> shift & NO_RANK;
@@ -206,7 +205,7 @@ impl CallWord {
     }
 }
 
-/// The end of the call of an operation, or of a group with operations of a communicator; see
+/// The end of an operation's call or, once per communicator that has operations in it, of a group; see
 /// [`Observer`](crate::observer::Observer).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -306,7 +305,7 @@ impl CommunicatorId {
         Self::hash(&[id.as_bytes()])
     }
 
-    /// Returns the identity with the `commHash` of a library.
+    /// Returns the identity that equals a communicator's `commHash`, as its library reports it.
     pub fn of_hash(hash: u64) -> Self {
         Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
     }

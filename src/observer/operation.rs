@@ -55,7 +55,7 @@ pub enum Extent {
     Count,
     /// The count for each rank, in the order of the ranks.
     CountPerRank,
-    /// Separate counts: one for each rank, or one for each side of an exchange.
+    /// Separate counts: one for each rank, or for `send_recv` one to send and one to receive.
     Counts,
 }
 

@@ -34,7 +34,7 @@ for_each_device_function!(define_device_functions);
 
 impl ncclCommProperties_t {
     /// Returns `NCCL_COMM_PROPERTIES_INITIALIZER` for a library whose `ncclGetVersion` returns `version`. The library
-    /// fills in its fields; the others stay zero.
+    /// fills in the fields that `version` has; newer fields stay zero.
     #[must_use]
     pub fn initializer(version: u32) -> Self {
         Self {

@@ -21,7 +21,7 @@ use crate::stream::StreamRef;
 use crate::sys;
 use crate::version::Version;
 
-/// Promises about the use of a [`Window`], combined with `|`.
+/// Properties of a [`Window`], combined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WindowFlags(u32);
 
@@ -34,13 +34,13 @@ impl WindowFlags {
     /// [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_COLL_SYMMETRIC")]
     pub const COLL_SYMMETRIC: Self = Self(sys::NCCL_WIN_COLL_SYMMETRIC);
-    /// Ordered arrival of remote writes through InfiniBand verbs; for memory that holds signals. Since NCCL 2.29.7.
+    /// A request for ordered arrival of remote writes through InfiniBand verbs, for memory that holds signals. Since NCCL 2.29.7.
     #[doc(alias = "NCCL_WIN_STRICT_ORDERING")]
     pub const STRICT_ORDERING: Self = Self(sys::NCCL_WIN_STRICT_ORDERING);
-    /// Use by GPU-initiated networking (GIN) only, which saves the other registrations. Since NCCL 2.32.3.
+    /// A promise that only GPU-initiated networking (GIN) uses the window, which saves the other registrations. Since NCCL 2.32.3.
     #[doc(alias = "NCCL_WIN_GIN_ONLY")]
     pub const GIN_ONLY: Self = Self(sys::NCCL_WIN_GIN_ONLY);
-    /// Use by counted operations of the compute fabric transport (CFT) only. Since NCCL 2.32.3.
+    /// A promise that only counted operations of the compute fabric transport (CFT) use the window. Since NCCL 2.32.3.
     #[doc(alias = "NCCL_WIN_CFT_COUNTED")]
     pub const CFT_COUNTED: Self = Self(sys::NCCL_WIN_CFT_COUNTED);
 

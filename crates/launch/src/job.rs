@@ -1,7 +1,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// A program that starts ranks and sets their variables. Its text is its usual name, such as `OpenMPI`.
+/// The source of the variables of a rank. `Display` writes its usual name, such as `OpenMPI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {

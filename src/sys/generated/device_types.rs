@@ -251,7 +251,7 @@ impl ncclGinType_t {
     pub const NCCL_GIN_TYPE_PROXY: ncclGinType_t = ncclGinType_t(2);
     /// GPUDirect async, kernel-initiated. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_GDAKI: ncclGinType_t = ncclGinType_t(3);
-    /// GPI. Since NCCL 2.30.7.
+    /// GPU-Push Interface (GPI). Since NCCL 2.30.7.
     pub const NCCL_GIN_TYPE_GPI: ncclGinType_t = ncclGinType_t(4);
     /// Amazon's EFA. Since NCCL 2.31.2.
     pub const NCCL_GIN_TYPE_EFA_GDA: ncclGinType_t = ncclGinType_t(5);

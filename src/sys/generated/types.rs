@@ -128,11 +128,11 @@ impl ncclHostCftMode_t {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclHostCftMode_t(pub ::core::ffi::c_int);
 impl ncclNvlsHostMode_t {
-    /// The library's choice; 2.32.3 disables no use. Since NCCL 2.32.3.
+    /// The library's choice; in 2.32.3, `ncclNvlsHostModeEnable`. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDefault: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         -2147483648,
     );
-    /// Disable no use. Since NCCL 2.32.3.
+    /// Disable nothing. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeEnable: ncclNvlsHostMode_t = ncclNvlsHostMode_t(0);
     /// Disable the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisableTransport: ncclNvlsHostMode_t = ncclNvlsHostMode_t(

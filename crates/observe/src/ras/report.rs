@@ -232,7 +232,7 @@ impl ReportedCommunicator {
         CommunicatorId { hash: hash.clone(), secondary_hash: secondary_hash.clone(), size: *size }
     }
 
-    /// Returns whether the communicator is listed during its initialization, with size 0 and nothing else.
+    /// Returns whether the communicator was still being initialized. The report then lists it with size 0 and no ranks.
     #[must_use]
     pub fn is_initializing(&self) -> bool {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
