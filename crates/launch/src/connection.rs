@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time by which an exchange must be complete.
+/// The time by which an exchange or a request must be complete.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     started: Instant,
@@ -33,19 +33,19 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// Returns this deadline, or an earlier one `limit` from now.
+    /// Returns the deadline `limit` from now, or this one if it is earlier.
     pub fn part(&self, limit: Duration) -> Self {
         let part = Self::after(limit);
         Self { end: part.end.min(self.end), ..part }
     }
 
-    /// Sleeps for this time, or until the deadline.
+    /// Sleeps for `time`, but not beyond the deadline.
     pub fn sleep(&self, time: Duration) {
         thread::sleep(time.min(self.remaining()));
     }
 }
 
-/// Returns the addresses of a host, IPv6 and IPv4.
+/// Resolves the name of a host to its IPv6 and IPv4 addresses.
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -66,7 +66,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     }
 }
 
-/// Connects, by the deadline and within `limit`.
+/// Connects within `limit`, but not beyond the deadline.
 pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
     let limit = limit.min(deadline.remaining());
     if limit.is_zero() {
@@ -108,7 +108,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Reads some bytes by the deadline. Returns 0 at the end of the stream.
+/// Waits for bytes until the deadline, and returns their number, or 0 at the end of the stream.
 pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
     loop {
         let remaining = deadline.remaining();
@@ -151,7 +151,7 @@ pub fn parse_address(text: &str) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// Returns the text that [`parse_address`] parses.
+/// Formats a host and a port for [`parse_address`].
 pub fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

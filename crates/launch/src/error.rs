@@ -4,11 +4,11 @@ use std::time::Duration;
 use super::job::Launcher;
 use super::rendezvous::Rendezvous;
 
-/// The error of a [`Launch`](super::Launch). Its [`Debug`](fmt::Debug) text is its [`Display`](fmt::Display) text.
+/// The error of a [`Launch`](super::Launch). [`Debug`](fmt::Debug) and [`Display`](fmt::Display) write the same text.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No variable of a launcher is set: the process was started manually.
+    /// No variable of a launcher is set, for instance because the process was started manually.
     #[error(
         "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
          LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
@@ -18,13 +18,13 @@ pub enum LaunchError {
     /// A variable is missing or has a value that is invalid or contradicts another one.
     #[error("{launcher}: {problem}")]
     Variables {
-        /// The launcher that has set the other variables.
+        /// The launcher whose variables were read.
         launcher: Launcher,
         /// The variables, their values, and what was expected.
         problem: Box<str>,
     },
 
-    /// This host has more ranks than devices that this process sees.
+    /// This process sees fewer devices than there are ranks on this host, and not exactly one.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -37,7 +37,7 @@ pub enum LaunchError {
         devices: usize,
     },
 
-    /// Some ranks did not join by the deadline.
+    /// Ranks did not join, or the exchange did not finish, within the [timeout](super::Launch::timeout).
     #[error(
         "{} within {:.1} s{}{detail}",
         absence(ranks, *missing, *size),
@@ -45,29 +45,30 @@ pub enum LaunchError {
         if detail.is_empty() { "" } else { ": " }
     )]
     MissingRanks {
-        /// The missing ranks: all if they are 32 or fewer, else the first 32.
+        /// The missing ranks, at most 32; none if all joined, but the exchange did not finish.
         ranks: Box<[usize]>,
         /// The number of missing ranks.
         missing: usize,
         /// The number of ranks of the job.
         size: usize,
-        /// The time for which this rank waited.
+        /// The time that this rank waited.
         elapsed: Duration,
-        /// On rank 0, its address, the ranks that joined, and the refused connections. On the others, the reason why they could
-        /// not reach rank 0.
+        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, the reason why it could
+        /// not reach rank 0, or that rank 0 sent the missing ranks.
         detail: Box<str>,
     },
 
-    /// Another rank failed before all ranks had the id, or could not begin to create its communicator.
+    /// A rank called [`fail`](super::Launch::fail), exited or timed out during the exchange, could not begin to create its
+    /// communicator, or passed another name than rank 0.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
-        /// The rank.
+        /// The rank that failed.
         rank: usize,
-        /// The first 1024 bytes of its error.
+        /// The reason. From another rank, at most 1024 bytes.
         reason: Box<str>,
     },
 
-    /// The exchange cannot succeed, regardless of the other ranks.
+    /// The exchange failed for another reason, such as a port in use or ranks that expect another number of ranks.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The rendezvous.
@@ -76,7 +77,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// An NCCL call failed.
+    /// NCCL could not be loaded, or a call failed.
     #[error(transparent)]
     Nccl(#[from] libnccl::Error),
 }
@@ -93,7 +94,7 @@ impl From<libnccl::error::LoadError> for LaunchError {
     }
 }
 
-/// The result of the methods of a [`Launch`](super::Launch).
+/// The result of the methods of [`Launch`](super::Launch).
 pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
 pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {

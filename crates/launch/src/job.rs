@@ -1,7 +1,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// The source of the variables of a rank. `Display` writes its usual name, such as `OpenMPI`.
+/// The launcher that has set the variables of this process. `Display` writes its usual name, such as `OpenMPI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -15,13 +15,13 @@ pub enum Launcher {
     Mpich,
     /// SLURM's `srun`.
     Slurm,
-    /// A LeaderWorkerSet of Kubernetes, with one process a pod.
+    /// A Kubernetes LeaderWorkerSet, with one process per pod.
     LeaderWorkerSet,
-    /// A job of Kubeflow, v1 or Trainer v2, with one process a pod.
+    /// A Kubeflow job, v1 or Trainer v2, with one process per pod.
     Kubeflow,
-    /// A JobSet, or another indexed job, of Kubernetes, with one process a pod.
+    /// A Kubernetes JobSet or other indexed job, with one process per pod.
     JobSet,
-    /// A user or script that has set `RANK` and `WORLD_SIZE`.
+    /// None of the above: a user or a script has set `RANK` and `WORLD_SIZE`.
     Variables,
 }
 

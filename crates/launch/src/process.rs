@@ -36,11 +36,11 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Reads the variables of this process.
+    /// Reads the launcher's variables from the environment.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`] if no launcher's variable is set, [`LaunchError::Variables`] if a variable is missing or
-    /// contradicts another one.
+    /// [`LaunchError::NoLauncher`] if no launcher's variable is set; [`LaunchError::Variables`] if a variable is missing or
+    /// invalid, or contradicts another one.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Launchers set only UTF-8.
@@ -48,7 +48,7 @@ impl Launch {
         }))
     }
 
-    /// Reads variables from another source.
+    /// Reads the launcher's variables from `variables` instead of the environment.
     ///
     /// # Errors
     /// The errors of [`from_env`](Self::from_env).
@@ -60,14 +60,14 @@ impl Launch {
         Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
-    /// Sets the time that this rank waits for all ranks to join. Default: 5 minutes.
+    /// Sets how long this rank waits for all ranks to join. Default: 5 minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Returns the launcher.
+    /// Returns the launcher whose variables were read.
     pub fn launcher(&self) -> Launcher {
         self.environment.launcher
     }
@@ -82,9 +82,9 @@ impl Launch {
         self.environment.ranks.size as usize
     }
 
-    /// Returns this process's number among those on its host, from 0.
+    /// Returns this process's number among the ranks on its host, from 0.
     ///
-    /// The number of its GPU may differ: see [`device`](Self::device).
+    /// The index of its GPU may differ: see [`device`](Self::device).
     pub fn local_rank(&self) -> usize {
         self.environment.ranks.local_rank as usize
     }
@@ -110,19 +110,19 @@ impl Launch {
         }
     }
 
-    /// Returns the rendezvous of the ranks; `None` for a single rank.
+    /// Returns the rendezvous; `None` for a single rank, unless `LIBNCCL_RENDEZVOUS` is set.
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
 
-    /// Exchanges the id, and creates a communicator of all ranks.
+    /// Exchanges a unique id, and creates a communicator of all ranks.
     ///
-    /// On GPUs, first make [`device`](Self::device) the current device of the calling thread. The communicator gets the
-    /// timeout of this launch.
+    /// On GPUs, first make [`device`](Self::device) the current device of the calling thread. With NCCL 2.14.3 or newer, the
+    /// communicator gets the timeout of this launch.
     ///
-    /// All ranks must create the same communicators in the same order: [`communicator_named`](Self::communicator_named) checks
-    /// this. If a rank cannot begin, for instance because its options are invalid, the other ranks' errors contain its reason
-    /// (NCCL 2.14.3 or newer).
+    /// All ranks must create the same communicators in the same order; [`communicator_named`](Self::communicator_named) checks
+    /// the order. With NCCL 2.14.3 or newer, if a rank cannot begin to create the communicator, for instance because its options
+    /// are invalid, the other ranks' errors contain the reason.
     ///
     /// # Errors
     /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
@@ -174,20 +174,20 @@ impl Launch {
 
     /// Waits until all ranks have called this, and returns the same new id to all. Rank 0 creates the id.
     ///
-    /// The process of rank 0 must live until all ranks have joined a communicator with it.
+    /// The process of rank 0 must not exit before all ranks have joined a communicator with this id.
     ///
     /// # Errors
-    /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of this one;
-    /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange cannot succeed;
-    /// and the errors of [`Nccl::unique_id`].
+    /// [`LaunchError::MissingRanks`] if other ranks have not called this within the [timeout](Self::timeout);
+    /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange fails for another
+    /// reason; and, on rank 0, the errors of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
         self.exchange(nccl, Name::ANY, |id| Ok(*id))
     }
 
     /// Sends the other ranks the reason why this rank cannot call [`communicator`](Self::communicator) or
-    /// [`unique_id`](Self::unique_id). They fail with this reason, instead of at their timeouts.
+    /// [`unique_id`](Self::unique_id). Their calls return an error with this reason instead of timing out.
     ///
-    /// Returns when all ranks have the reason, but after at most 30 s and the [timeout](Self::timeout).
+    /// Waits until rank 0 has sent the reason, but at most 30 s or the [timeout](Self::timeout), whichever is shorter.
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::connection;
 
-/// The place where the ranks find rank 0. Its text is a value for `LIBNCCL_RENDEZVOUS`.
+/// The place where the ranks find rank 0. `Display` writes a value for `LIBNCCL_RENDEZVOUS`.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Rendezvous};
@@ -21,19 +21,19 @@ use super::connection;
 pub enum Rendezvous {
     /// Rank 0 listens at this address.
     Tcp {
-        /// The name or IP address of the host of rank 0.
+        /// The name or IP address of rank 0's host.
         host: String,
-        /// The port.
+        /// The port on which rank 0 listens.
         port: u16,
     },
     /// Rank 0 publishes its address in a running TCPStore, the key-value server of PyTorch 2.2 and newer.
     TcpStore {
-        /// The name or IP address of the host of the server.
+        /// The name or IP address of the server's host.
         host: String,
         /// The port of the server.
         port: u16,
     },
-    /// Rank 0 publishes its address in a file of this directory, which all ranks see.
+    /// Rank 0 publishes its address in a file in this directory, which all ranks must be able to read.
     Directory(PathBuf),
 }
 
