@@ -2,14 +2,14 @@
 //!
 //! | purpose | how | feature |
 //! |---|---|---|
-//! | the last operations of a rank, also after it has hung | [`RecordExt::record`], or [`Recorder::record_from_env`] and `LIBNCCL_RECORDER` | |
-//! | the same, on a signal | `Recorder::write_on_signal` | `signal` |
-//! | report or abort a rank that has failed or is stuck in one call | [`Watchdog`] | |
-//! | a record of the crate log for each operation | `log` | `log` |
-//! | a span of the crate tracing for each operation | `tracing` | `tracing` |
-//! | which ranks of a running job are late, stuck or dead | `ras` | `ras` |
+//! | list the last operations of a rank, also while it hangs | [`RecordExt::record`], or [`Recorder::record_from_env`] and `LIBNCCL_RECORDER` | |
+//! | write them on a signal | `Recorder::write_on_signal` | `signal` |
+//! | report or abort a communicator that has failed or is stuck in one call | [`Watchdog`] | |
+//! | a log record for each operation (crate `log`) | `log` | `log` |
+//! | a span for each operation (crate `tracing`) | `tracing` | `tracing` |
+//! | find the ranks of a running job that are late, stuck or dead | `ras` | `ras` |
 //!
-//! All but the last are observers (`libnccl::observer::Observer`). See the [example](Recorder).
+//! All but the last use the trait [`Observer`](libnccl::observer::Observer). For an example, see [`Recorder`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Properties by which two files of the same version differ.
+/// Properties that distinguish two library files of the same version.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "ras", derive(serde::Serialize, serde::Deserialize))]
 pub struct Identity {

@@ -19,7 +19,7 @@ struct Spans;
 /// Creates a span of the `tracing` crate for each operation of all communicators that this process creates from now on, if level
 /// `TRACE` is enabled for the target `libnccl`.
 ///
-/// The span lasts as long as the call. In a group, a call only enqueues the operation, so its span ends immediately.
+/// The span lasts as long as the call. In a group, a call only adds the operation to the group, so its span ends immediately.
 pub fn tracing() {
     libnccl::observer::observe(|_| Some(std::sync::Arc::new(Spans)));
 }

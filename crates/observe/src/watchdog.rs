@@ -16,14 +16,14 @@ use libnccl::{Communicator, Error, Result};
 use crate::Recorder;
 
 /// A thread that watches communicators of this process. It queries each communicator's asynchronous error, and detects a
-/// communicator that is in the same call for too long.
+/// communicator that is in one call for longer than a limit.
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
-/// abort all watched communicators in one NCCL group. It never calls NCCL while the owner of a communicator does, and destroys
-/// no communicator twice. It stops when it is dropped.
+/// abort all watched communicators in one NCCL group. It never uses a communicator in NCCL at the same time as the communicator's
+/// owner, and destroys none twice. It stops when it is dropped.
 ///
 /// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
-/// [timeout](libnccl::Config::timeout).
+/// [timeout](libnccl::Config::timeout); otherwise the abort follows the call.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,11 +48,11 @@ use crate::Recorder;
 /// | variable of PyTorch | here |
 /// |---|---|
 /// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Action::Continue`], [`Action::Abort`] |
-/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the callback aborts all, or not, and exits the process |
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the callback exits the process; with 1, it aborts all communicators first |
 /// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
 /// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`RecordExt::record`](crate::RecordExt::record), `LIBNCCL_RECORDER` |
 /// | `TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` | `LIBNCCL_RECORDER_FILE` |
-/// | `TORCH_NCCL_DESYNC_DEBUG` | compare the dumps of the ranks |
+/// | `TORCH_NCCL_DESYNC_DEBUG` | `nccl recorder diff`, which compares the ranks' recordings |
 pub struct Watchdog {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -64,19 +64,19 @@ pub struct Watchdog {
 pub struct Finding {
     /// The identity of the communicator, if known.
     pub communicator: Option<CommunicatorId>,
-    /// The size of the communicator.
+    /// The number of ranks of the communicator.
     pub size: u32,
-    /// The rank of the communicator.
+    /// The rank in the communicator.
     pub rank: u32,
-    /// The reason.
+    /// The failure, or the time in the call.
     pub cause: Cause,
-    /// The records of the communicator, if it is recorded.
+    /// The recorder of the communicator, if it is recorded.
     pub recorder: Option<Recorder>,
-    /// A handle of the communicator.
+    /// A handle that aborts the communicator.
     pub abort_handle: AbortHandle,
 }
 
-/// The reason of a [`Finding`].
+/// The cause of a [`Finding`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -99,7 +99,7 @@ impl fmt::Display for Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Does nothing. The same failure is not reported again; a stalled call is, after the same time.
+    /// Does nothing. A failure is not reported again; a stalled call is reported again after another limit.
     Continue,
     /// Aborts the communicator.
     Abort,
@@ -150,12 +150,12 @@ thread_local! {
 }
 
 impl Watchdog {
-    /// The heartbeat timeout of PyTorch.
+    /// PyTorch's heartbeat timeout: 480 s.
     pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
     /// The pause between two checks, the same as in PyTorch's watchdog.
     const PAUSE: Duration = Duration::from_millis(100);
 
-    /// Starts a watchdog. `on_finding` is called on its thread when a communicator has failed, or has been in one call for `limit`.
+    /// Starts a watchdog. Its thread calls `on_finding` when a communicator has failed, or has been in one call for `limit`.
     ///
     /// # Errors
     /// The system's error if the thread cannot be started.
@@ -176,10 +176,10 @@ impl Watchdog {
         Ok(Self { state, thread: Some(thread) })
     }
 
-    /// Watches a communicator until it is destroyed.
+    /// Watches a communicator until it is destroyed or aborted.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if other code owns the communicator, and may destroy it meanwhile.
+    /// [`Error::InvalidUsage`] if other code owns the communicator, because that code may destroy it at any time.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         if communicator.is_borrowed() {
             let problem = "other code owns the communicator, and may destroy it meanwhile".into();
@@ -205,8 +205,8 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Aborts all watched communicators. The communicators of one library are aborted in one NCCL group, so that none waits for
-    /// another. If the owner of a communicator is in a call, the owner aborts it, as with an [`AbortHandle`].
+    /// Aborts all watched communicators. The communicators of one library are aborted in one NCCL group, so that no abort waits
+    /// for another. If the owner of a communicator is in a call, the owner aborts it, as with an [`AbortHandle`].
     ///
     /// # Errors
     /// As for [`AbortHandle::abort`].

@@ -32,7 +32,7 @@ const REPLY: &str = "SERVER PROTOCOL 2";
 const FIRST: Version = Version::new(2, 24, 3);
 const JSON: Request<'static> = Request { line: "SET FORMAT json", since: Version::new(2, 28, 7) };
 
-/// A client of NCCL's RAS service. Each method opens a separate connection.
+/// A client of NCCL's RAS service. Each request opens a separate connection.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +57,7 @@ impl RasClient {
     /// Creates a client of the service at `host:port` or `[IPv6]:port`.
     ///
     /// # Errors
-    /// [`RasError::Address`]: another form. NCCL has no default for the port alone.
+    /// [`RasError::Address`] if the address has another form. The port has no default.
     pub fn new(address: &str) -> Result<Self, RasError> {
         let parsed = connection::parse_address(address.trim());
         let (host, port) = parsed.ok_or_else(|| RasError::Address { address: address.into() })?;
@@ -67,7 +67,7 @@ impl RasClient {
     /// Creates a client of the service at `NCCL_RAS_ADDR`, or at `localhost:28028` if that is not set.
     ///
     /// # Errors
-    /// [`RasError::Address`]: the variable is not an address.
+    /// [`RasError::Address`] if the variable is not an address.
     pub fn from_env() -> Result<Self, RasError> {
         match libnccl::internal::environment::variable("NCCL_RAS_ADDR") {
             Some(address) if !address.is_empty() => Self::new(&address.to_string_lossy()),
@@ -77,7 +77,7 @@ impl RasClient {
 
     /// Sets the time limit of each request, from the connection to the last byte of the reply. Default: 11 s.
     ///
-    /// The job waits 6 s less, but at least 1 s, for processes that do not respond.
+    /// The service waits 6 s less, but at least 1 s, for processes of the job that do not respond.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -128,7 +128,7 @@ impl RasClient {
         Report::parse(&self.json_report()?)
     }
 
-    /// Returns the job's report as the JSON text that it sends. Since NCCL 2.28.7.
+    /// Returns the JSON text of the job's report, as received. Since NCCL 2.28.7.
     ///
     /// # Errors
     /// [`RasError`]
@@ -150,9 +150,9 @@ impl RasClient {
         reply.map(|reply| String::from_utf8_lossy(&reply).into_owned())
     }
 
-    /// Returns the future events of these groups, or of [`EventGroup::Lifecycle`] if `groups` is empty. Since NCCL 2.29.2.
+    /// Subscribes to the events of `groups`, or of [`EventGroup::Lifecycle`] if `groups` is empty. Since NCCL 2.29.2.
     ///
-    /// The events are the ones that the connected process sees, and end when it exits.
+    /// One process of the job reports the events that it observes, until it exits.
     ///
     /// # Errors
     /// [`RasError`]
@@ -166,8 +166,8 @@ impl RasClient {
         })
     }
 
-    /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or NCCL's names joined by
-    /// commas, such as `coll,p2p`. Since NCCL 2.31.
+    /// Sets the events that profiler plugins receive in all processes of the job. The mask is `none`, `all`, a number, or NCCL's
+    /// names of events joined by commas, such as `coll,p2p`. Since NCCL 2.31.
     ///
     /// # Errors
     /// [`RasError`]; [`RasError::Refused`] for a mask that is invalid in the job's NCCL.

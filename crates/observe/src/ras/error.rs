@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use libnccl::Version;
 
-/// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is its [`Display`](std::fmt::Display) text.
+/// The error of a [`RasClient`](super::RasClient). [`Debug`](fmt::Debug) and [`Display`](fmt::Display) write the same text.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasError {
@@ -14,7 +14,7 @@ pub enum RasError {
         address: Box<str>,
     },
 
-    /// No process accepted a connection.
+    /// No process accepted a connection, or the host name was not resolved.
     #[error(
         "no process of a job serves RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
          communicator exists, unless NCCL_RAS_ENABLE=0; the CPU backend with NCCL_RAS_ENABLE=1)"
@@ -33,7 +33,7 @@ pub enum RasError {
         request: Box<str>,
         /// The address of the service.
         address: Box<str>,
-        /// The time that has passed.
+        /// The time since the request began.
         elapsed: Duration,
     },
 
@@ -69,9 +69,9 @@ pub enum RasError {
     /// The reply is malformed: another service may use the port.
     #[error("{request}: {problem}")]
     Protocol {
-        /// The request, as it was sent; "a report" for a report from another source.
+        /// The request, as it was sent; `a report` from [`Report::parse`](super::Report::parse).
         request: Box<str>,
-        /// The reply or the mistake in it, and the expected reply.
+        /// The reply, or the mistake in it, and what was expected.
         problem: Box<str>,
     },
 }

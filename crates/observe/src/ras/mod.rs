@@ -1,9 +1,9 @@
 //! A client of NCCL's RAS service: which ranks of a running job are late, stuck, failed or dead. Feature `ras`.
 //!
-//! Every process of a job that has a communicator serves requests about the job on a TCP port, `NCCL_RAS_ADDR` or
-//! `localhost:28028` (NCCL 2.24 and newer, unless `NCCL_RAS_ENABLE` is not 1). [`RasClient`] sends requests, and
-//! [`verdicts`] draws the conclusions. Neither an NCCL library nor a GPU is needed: the program may run on any host that
-//! reaches the port.
+//! Every process with a communicator serves requests about the whole job on a TCP port, `NCCL_RAS_ADDR` or `localhost:28028`
+//! (NCCL 2.24 and newer, unless `NCCL_RAS_ENABLE` is set to another value than 1). [`RasClient`] sends requests, and
+//! [`verdicts`] draws conclusions from the reports. The client needs neither an NCCL library nor a GPU, and may run on any host
+//! that reaches the port.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,17 +25,17 @@
 //! | method | since NCCL |
 //! |---|---|
 //! | [`RasClient::status`], [`RasClient::verbose_status`] | 2.24 |
-//! | [`RasClient::report`] | 2.28.7 |
+//! | [`RasClient::report`], [`RasClient::json_report`] | 2.28.7 |
 //! | [`RasClient::monitor`] | 2.29.2 |
 //! | [`RasClient::diagnostics`], [`RasClient::set_profiler_mask`] | 2.31 |
 //!
 //! With an older NCCL, a request fails with [`RasError::Unsupported`]. Version 2.32 added no request and no field. The CPU
-//! backend serves all requests if `NCCL_RAS_ENABLE=1` is set.
+//! backend serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
 //!
-//! Each request uses a separate connection and always ends by the client's [`timeout`](RasClient::timeout). Replies are at
-//! most 256 MiB, and a line of the handshake 64 KiB. If several processes listen on one port, the kernel chooses one for each
-//! connection. A stopped process accepts connections but never responds, so the client retries until a process responds. The
-//! service neither authenticates nor encrypts.
+//! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply of more than
+//! 256 MiB is an error, and so is a handshake line of more than 64 KiB. If several processes listen on one port, the kernel
+//! chooses one for each connection. A stopped process accepts connections but never responds, so the client retries until a
+//! process responds. The service neither authenticates nor encrypts.
 
 mod client;
 mod connection;

@@ -41,8 +41,8 @@ impl Monitor {
     /// Returns the next event, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// [`RasError::Closed`]: the process that reports the events has exited. [`RasError::Protocol`]: the reply is not an event;
-    /// further calls would fail too.
+    /// [`RasError::Closed`] if the process that reports the events has exited; [`RasError::Protocol`] if it sends anything but an
+    /// event, after which further calls fail too.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, RasError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -80,9 +80,9 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventGroup {
-    /// Processes that join or are considered dead. Every process reports these events of all processes.
+    /// Processes that join or are considered dead. Every process reports these events for all processes.
     Lifecycle,
-    /// Connections between processes: made, lost, slow, recovered. A process reports the connections of its neighbors.
+    /// Connections between processes that are made, lost, slow or recovered. A process reports those with its neighbors.
     Trace,
 }
 
@@ -97,17 +97,17 @@ impl EventGroup {
 
 /// An event of a job.
 ///
-/// [`Display`](fmt::Display) writes it as NCCL does in text.
+/// [`Display`](fmt::Display) writes it as NCCL's text format does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// The local time of the process that reports it, `YYYY-MM-DD hh:mm:ss`.
+    /// The local time of the reporting process, `YYYY-MM-DD hh:mm:ss`.
     pub timestamp: String,
     /// `LIFECYCLE` or `TRACE`.
     pub group: String,
     /// The name, such as `PEER_NEW`, `PEER_DEAD` or `PEER_UNRESPONSIVE`.
     pub event: String,
-    /// The process that it is about, if there is one.
+    /// The process that the event is about, if there is one.
     #[serde(default)]
     pub peer: Option<Peer>,
     /// The details; may be empty.
@@ -115,7 +115,7 @@ pub struct Event {
     pub details: String,
 }
 
-/// A process that an [`Event`] is about. Unknown fields are empty.
+/// A process that an [`Event`] is about. Unknown texts and lists are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

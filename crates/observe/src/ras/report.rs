@@ -47,9 +47,9 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedCommunicator {
-    /// The hash of its unique id, which NCCL's log has as `commHash`. Only both hashes together are unique.
+    /// The hash of its unique id, `commHash` in NCCL's log. Only both hashes together are unique.
     pub hash: String,
-    /// The hashes of the host and the process that made it.
+    /// The hashes of rank 0's host and process, separated by a colon.
     #[serde(default)]
     pub secondary_hash: String,
     /// The number of ranks.
@@ -57,18 +57,19 @@ pub struct ReportedCommunicator {
     /// The number of ranks that have responded, as the report states it.
     #[serde(default)]
     pub ranks_count: Option<u64>,
-    /// The number of the others, as the report states it.
+    /// The number of missing ranks, as the report states it.
     #[serde(default)]
     pub missing_ranks_count: Option<u64>,
     /// The ranks that have responded.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
-    /// The others.
+    /// The ranks that have not responded, or do not have the communicator.
     #[serde(default)]
     pub missing_ranks: Vec<MissingRank>,
 }
 
-/// The identity of a communicator in reports. Its text is the hash with 16 digits, as in recordings, errors and NCCL's text report.
+/// The identity of a communicator in reports. [`Display`](fmt::Display) writes the hash with 16 hexadecimal digits, as
+/// recordings, errors and NCCL's text report do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct CommunicatorId {
@@ -103,10 +104,10 @@ pub struct RankReport {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The state of its communicator; `None` if the report has none, or an incomplete one.
+    /// The state of its communicator; `None` if the report lacks it or a part of it.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
-    /// The number of each collective that it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
+    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
     /// Sends, receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations, launches of CUDA
     /// graphs, and collectives of copy engines and symmetric memory are not counted. A missing number is unknown. If one is
     /// malformed, all are unknown.
@@ -126,7 +127,7 @@ pub struct RankStatus {
     pub finalize_called: bool,
     /// Set once `ncclCommDestroy` was called.
     pub destroy_flag: bool,
-    /// Set once it was aborted.
+    /// Set once the communicator was aborted.
     pub abort_flag: bool,
 }
 
@@ -139,13 +140,13 @@ pub enum RankState {
     Init,
     /// Operations can be called.
     Running,
-    /// It was finalized or is destroyed.
+    /// `ncclCommFinalize` or `ncclCommDestroy` was called.
     Finalize,
-    /// It was aborted.
+    /// The communicator was aborted.
     Abort,
 }
 
-/// A rank that has not responded.
+/// A rank that has not responded, or whose process does not have the communicator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingRank {
@@ -163,7 +164,7 @@ pub struct MissingRank {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The reason; `None` if the report has none, or an incomplete one.
+    /// The reason; `None` if the report lacks it or a part of it.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<MissingStatus>,
 }
@@ -172,7 +173,7 @@ pub struct MissingRank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingStatus {
-    /// Set if its process does not respond. A process that responds never had this communicator, or no longer has it.
+    /// Set if its process does not respond. Otherwise, the process does not have this communicator, or no longer has it.
     pub unresponsive: bool,
     /// Set if its process has not responded for a minute.
     pub considered_dead: bool,
@@ -208,7 +209,7 @@ impl Report {
     /// inserted.
     ///
     /// # Errors
-    /// [`RasError::Protocol`]: this is not a report; the error has the position of the mistake.
+    /// [`RasError::Protocol`] if this is not a report; the error contains the position of the mistake.
     pub fn parse(json: &[u8]) -> Result<Self, RasError> {
         if json.len() > MAX_REPORT {
             return Err(protocol(
@@ -225,7 +226,7 @@ impl Report {
 }
 
 impl ReportedCommunicator {
-    /// Returns the identity.
+    /// Returns the identity of the communicator.
     #[must_use]
     pub fn id(&self) -> CommunicatorId {
         let Self { hash, secondary_hash, size, .. } = self;
@@ -238,7 +239,7 @@ impl ReportedCommunicator {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
     }
 
-    /// Returns the number of ranks that have not responded, whether or not they are listed as missing.
+    /// Returns the number of ranks that are not among [`ranks`](Self::ranks), whether or not the report lists them as missing.
     #[must_use]
     pub fn unresponsive(&self) -> u64 {
         let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);
@@ -266,7 +267,7 @@ fn insert_commas(json: &[u8]) -> Vec<u8> {
 }
 
 impl RankStatus {
-    /// Returns the state, as NCCL derives it.
+    /// Returns the state that NCCL derives from these fields.
     #[must_use]
     pub fn state(&self) -> RankState {
         match self {

@@ -40,12 +40,12 @@ pub struct RankPlace {
     pub cuda_dev: i64,
 }
 
-/// A kind of conclusion, the gravest first.
+/// A kind of conclusion; the most severe kind comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VerdictKind {
-    /// The rank's process has not responded for a minute. It may also have exited normally.
+    /// The rank's process has not responded for a minute or, on the CPU backend, has exited. It may have exited normally.
     Dead,
     /// The rank's process does not respond: it is stopped, has exited, or cannot be reached.
     Unresponsive,
@@ -62,56 +62,56 @@ pub enum VerdictKind {
     },
     /// The rank called different collectives: it has launched more of one, and fewer of another.
     Mismatched {
-        /// The rank that it is compared with, one of the majority.
+        /// The rank that it is compared with: one of those with the most common numbers.
         than: u64,
         /// The collectives of which it has launched more, and by how many.
         more: BTreeMap<String, u64>,
         /// The collectives of which it has launched fewer, and by how many.
         less: BTreeMap<String, u64>,
     },
-    /// Nothing was launched between the first report and the last, while some ranks are behind or missing.
+    /// No rank launched a collective between the first report and the last, and some ranks are behind or missing.
     Frozen {
         /// The ranks that have launched fewer than others.
         behind: Vec<u64>,
         /// The ranks that do not respond.
         missing: Vec<u64>,
     },
-    /// The rank has launched fewer collectives than most others, by more than the duration of a report explains.
+    /// The rank has launched fewer of a collective than the median, in most reports; see [`verdicts`].
     Straggler {
         /// The collective.
         collective: String,
         /// The number that the rank has launched.
         launched: u64,
-        /// The number that the rank with the most has launched beyond that.
+        /// The difference from the rank that has launched the most.
         behind: u64,
     },
-    /// Nothing was launched between the first report and the last, and all ranks have launched the same number. Not a problem by
+    /// No rank launched a collective between the first report and the last, and all launched the same number. Not a problem by
     /// itself: the program may be computing. RAS cannot distinguish this from GPUs that hang in a launched collective, nor from
     /// ranks that wait in sends and receives.
     Idle,
 }
 
 impl Verdict {
-    /// Returns `true` unless it is [`VerdictKind::Idle`].
+    /// Returns `true` unless the kind is [`VerdictKind::Idle`].
     #[must_use]
     pub fn is_problem(&self) -> bool {
         self.kind != VerdictKind::Idle
     }
 }
 
-/// Returns the conclusions from reports of one job, the oldest first; the gravest verdict comes first.
+/// Returns conclusions from the reports of one job, the most severe first. Pass the oldest report first.
 ///
 /// | verdict | rule |
 /// |---|---|
 /// | dead, unresponsive, failed, incomplete | the last report shows it |
-/// | mismatched | three of four reports show it, and the last: counters are not read at one instant |
-/// | straggler | three of four reports, of two or more, show it behind the median by a quarter or more of what is launched from one report to the next; half of them if its counters are equal in the first and the last |
+/// | mismatched | at least three quarters of the reports show it, including the last: counters are not read at one instant |
+/// | straggler | of two or more reports, at least three quarters show it behind the median, by at least a quarter of the launches from one report to the next; half of the reports suffice if its counters are equal in the first and the last |
 /// | frozen, idle | the counters of the first report and the last are equal |
 ///
-/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the report,
+/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the query,
 /// which may be thousands of short ones. A report should therefore take less than a quarter of the time between two reports.
 /// A few reports within a second are enough to find stragglers. A job that is frozen for such a short time may only be computing:
-/// leave more time between the first and the last report to find out.
+/// leave more time between the first and the last report to distinguish the two.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let by_id: Vec<_> = reports.iter().map(by_id).collect();

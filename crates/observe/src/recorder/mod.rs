@@ -36,8 +36,8 @@ use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, O
 /// A recorder of a communicator's last operations. Any thread can read it at any time, even after the communicator is destroyed.
 /// See [`RecordExt::record`](crate::RecordExt::record).
 ///
-/// It is an [`Observer`]. Operations, including the operations of a group, are recorded when they are called. Calls that libnccl's
-/// checks reject are not recorded. Operations with a [`PreMulSum`](libnccl::PreMulSum) have the name of the reduction.
+/// It is an [`Observer`]. Operations, including the operations of a group, are recorded when they are called. Calls that
+/// libnccl's checks reject, and the operators of reductions, are not recorded.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -120,8 +120,8 @@ impl Observer for Recorder {
 }
 
 impl Recorder {
-    /// Creates a recorder for a communicator that was not created by libnccl. The caller notifies it of the calls that it
-    /// intercepts. For libnccl's communicators, see [`RecordExt::record`](crate::RecordExt::record).
+    /// Creates a recorder for a communicator that was not created by libnccl. The caller intercepts NCCL's functions, and calls
+    /// the recorder's [`Observer`] methods. For libnccl's communicators, see [`RecordExt::record`](crate::RecordExt::record).
     #[must_use]
     pub fn new(membership: Membership, entries: usize) -> Self {
         Self::of(membership, entries, true)
@@ -146,8 +146,8 @@ impl Recorder {
     }
 
     /// Records all communicators that this process creates from now on, if the environment variable `LIBNCCL_RECORDER` is a
-    /// number: the entries of [`RecordExt::record`](crate::RecordExt::record). Only the first call has an effect, so a library may
-    /// call it as well as the program.
+    /// positive number: the `entries` of [`RecordExt::record`](crate::RecordExt::record). Only the first call has an effect, so
+    /// libraries may call it as well as the program.
     pub fn record_from_env() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -170,13 +170,13 @@ impl Recorder {
         records(&self.recording.ring, self.membership().memory_space == MemorySpace::Host)
     }
 
-    /// Returns the number of operations so far, which is also the number of the last operation.
+    /// Returns the number of the last operation, see [`Record::number`]; 0 if there is none.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.recording.ring.last()
     }
 
-    /// Returns the records as JSON, in the format that `docs/hangs.md` describes. The `reason` is part of it.
+    /// Returns the records as JSON, in the format that `docs/hangs.md` describes, with this `reason`.
     #[must_use]
     pub fn to_json(&self, reason: &str) -> String {
         Self::list_to_json(reason, std::slice::from_ref(self))
@@ -188,23 +188,23 @@ impl Recorder {
         document(reason, recorders).to_json()
     }
 
-    /// Returns the records of all communicators of this process that are recorded and still exist, as
+    /// Returns the records of all recorded communicators of this process that still exist, or of which a recorder does, as
     /// [`to_json`](Self::to_json) does.
     #[must_use]
     pub fn all_to_json(reason: &str) -> String {
         Self::list_to_json(reason, &all())
     }
 
-    /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a directory with one file
-    /// per rank, whose name ends in the rank:
+    /// Returns the records in the format of PyTorch's flight recorder, a Python pickle. PyTorch's analyzer reads a directory with
+    /// one file per rank, whose name ends in the rank:
     /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank DIRECTORY`.
     #[must_use]
     pub fn to_pytorch(&self) -> Vec<u8> {
         to_pytorch(std::slice::from_ref(self))
     }
 
-    /// Returns the records of all communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. For processes with
-    /// one rank each.
+    /// Returns the records of the communicators in [`all_to_json`](Self::all_to_json) as [`to_pytorch`](Self::to_pytorch) does.
+    /// For processes with one rank each.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
         to_pytorch(&all())
@@ -212,9 +212,9 @@ impl Recorder {
 
     /// Writes [`all_to_json`](Self::all_to_json) to a file.
     ///
-    /// If the environment variable `LIBNCCL_RECORDER_FILE` is set, this is also called when a recorded communicator times out or a
-    /// [`Watchdog`](crate::Watchdog) finds it stuck in a call. The path is then the variable's value, the rank, and `.json`. The
-    /// new file replaces an existing one, and only its owner can read it.
+    /// If the environment variable `LIBNCCL_RECORDER_FILE` is set, a file is also written when a recorded communicator times out
+    /// or a [`Watchdog`](crate::Watchdog) finds it stuck in a call. The path of this file is the variable's value, the rank, and
+    /// `.json`. It replaces an existing file, and only its owner can read it.
     ///
     /// # Errors
     /// The error of the file system.
@@ -222,9 +222,10 @@ impl Recorder {
         write_in_turn(reason, |json| fs::write(path, json))
     }
 
-    /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook.
+    /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook. A second
+    /// call only changes the path.
     ///
-    /// The first call has no effect on a thread that is panicking, because Rust does not allow it to change the hook there.
+    /// Rust does not allow a panicking thread to install a hook, so a call on one only stores the path for the next call.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
@@ -242,11 +243,11 @@ impl Recorder {
         });
     }
 
-    /// Writes [`all_to_json`](Self::all_to_json) to a file at each signal of this number, on a dedicated thread. The signal's default
-    /// action is disabled; handlers that the program installed before still run.
+    /// Writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`, on a dedicated thread. The
+    /// signal's default action is disabled; handlers that the program installed before still run.
     ///
-    /// If the environment variable `LIBNCCL_RECORDER_SIGNAL` is `USR1` or `USR2`, the first recorded communicator of the process
-    /// installs this for that signal, with the file of `LIBNCCL_RECORDER_FILE` as for a timeout.
+    /// If the environment variable `LIBNCCL_RECORDER_SIGNAL` is `USR1` or `USR2`, this signal writes the file of
+    /// `LIBNCCL_RECORDER_FILE`, as a timeout does, from the first recorded communicator of the process on.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;
@@ -303,14 +304,14 @@ impl Recorder {
 
 /// Methods that record a [`Communicator`].
 pub trait RecordExt {
-    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, up to a million, of 64 bytes
-    /// each. Recording stops when the communicator is destroyed; further calls return the same recorder.
+    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, at most 2^20, in 64 bytes
+    /// each. Recording stops when the communicator is destroyed. Further calls return the same recorder.
     ///
     /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
     /// [`Recorder`].
     fn record(&self, entries: usize) -> Recorder;
 
-    /// Returns the recorder, if the operations are recorded.
+    /// Returns the communicator's recorder, or `None` if it is not recorded.
     #[must_use]
     fn recorder(&self) -> Option<Recorder>;
 }

@@ -5,31 +5,31 @@ use super::ring::{Read, Ring};
 use libnccl::DataType;
 use libnccl::observer::Operation;
 
-/// An operation of a communicator, as its [`Recorder`](crate::Recorder) has it.
+/// An operation of a communicator that a [`Recorder`](crate::Recorder) has recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The number of the operation on its communicator, from 1 for the first one that was observed.
+    /// The number among the operations of the communicator; the first one that had an observer is 1.
     pub number: u64,
-    /// The number among the recorded collectives, from 1, which is the same on all ranks. `None` for a point-to-point operation,
-    /// and if the recording thread was writing meanwhile.
+    /// The number among the recorded collectives, from 1: the same on all ranks if recording began at the same call. `None` for a
+    /// point-to-point operation, or if operations were started while the records were read.
     pub collective: Option<u64>,
     /// The number among this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided operations),
-    /// from 1.
+    /// from 1. `None` for a collective, or as for `collective`.
     pub message: Option<u64>,
-    /// The method.
+    /// The name of the method, such as `all_reduce_in_place`.
     pub operation: &'static str,
     /// The type of the elements, if there are any.
     pub data_type: Option<DataType>,
-    /// The number of elements that this rank sends; for a collective, the number with buffers of exactly the needed length.
+    /// The number of elements that this rank sends, or would send as the root. Surplus elements of a buffer do not count.
     pub sent: u64,
     /// The number of elements that this rank receives, or would receive as the root.
     pub received: u64,
-    /// The root or the peer; the destination of an exchange.
+    /// The root or the peer; for `send_recv`, the destination.
     pub peer: Option<usize>,
-    /// The rank from which an exchange receives.
+    /// The rank from which a `send_recv` receives.
     pub source: Option<usize>,
-    /// The number of the first operation of this operation's group; `None` outside a group, and if the ring has overwritten it.
+    /// The number of the first operation in the same group; `None` outside a group, or if that operation has been overwritten.
     pub group: Option<u64>,
     /// The call site.
     pub site: Option<&'static Location<'static>>,
@@ -37,24 +37,24 @@ pub struct Record {
     pub stream: usize,
     /// The time of the call, in nanoseconds since 1970.
     pub queued: u64,
-    /// The time at which its stream was found to be complete, if it was queried: see
-    /// [`Communicator::synchronize`](libnccl::Communicator::synchronize).
+    /// The time at which [`synchronize`](libnccl::Communicator::synchronize) or [`wait_for`](libnccl::Communicator::wait_for)
+    /// found the stream complete.
     pub completed: Option<u64>,
     /// The state.
     pub state: RecordState,
 }
 
-/// The state of an operation that was recorded.
+/// The state of a recorded operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordState {
-    /// The call, or the end of its group, has not returned.
+    /// The call has not returned, or its group has not ended.
     Called,
-    /// The call has returned. On a GPU, the work may not be complete.
+    /// The call has returned, and its work on the GPU is not known to be complete.
     Queued,
     /// The work is complete.
     Completed,
-    /// The call, or the end of its group, returned an error.
+    /// The call, or its group, returned an error.
     Failed,
 }
 
