@@ -1,7 +1,7 @@
-//! NCCL's C ABI on the CPU, with host memory for device memory, or with [CUDA emulation](#on-cuda-devices).
+//! NCCL's C ABI on the CPU, with host memory instead of device memory, or on the [CUDA emulation](#on-cuda-devices).
 //!
-//! [`nccl`] returns it for the crate `libnccl`. [`TABLE`] holds its functions; this library exports none of them by name, so
-//! a program can contain both this library and the real NCCL.
+//! [`nccl`] returns it for the crate `libnccl`. [`TABLE`] contains its C functions. The crate exports no C symbols, so a program
+//! can contain both this crate and the real NCCL.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
@@ -36,10 +36,10 @@ pub use functions::TABLE;
 #[doc(hidden)]
 pub use functions::ncclResetDebugInit;
 
-/// Returns the CPU backend as the facade's [`Nccl`](libnccl::Nccl).
+/// Returns the CPU backend as an [`Nccl`](libnccl::Nccl).
 ///
 /// # Panics
-/// Never: the table's `ncclGetVersion` succeeds.
+/// Never: `ncclGetVersion` in [`TABLE`] succeeds.
 #[must_use]
 #[allow(unsafe_code)]
 pub fn nccl() -> libnccl::Nccl {
@@ -69,7 +69,7 @@ pub fn nccl() -> libnccl::Nccl {
 /// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
 ///
 /// # Panics
-/// If `each` panics on a rank, once all others have ended.
+/// If `each` panics on a rank, after it has returned or panicked on all ranks.
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
     let nccl = nccl();
     if ranks > MAX_RANKS {

@@ -41,7 +41,7 @@ use self::teardown::*;
 
 macro_rules! define_table {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-        /// Every function of NCCL's API.
+        /// The CPU backend's functions: every function of NCCL's API.
         pub const TABLE: Functions = Functions { $($name: Some($name)),* };
     };
 }
@@ -55,7 +55,7 @@ mod device {
 
     macro_rules! define_table {
         ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-            /// The host functions of NCCL's device API.
+            /// The CPU backend's host functions of NCCL's device API.
             pub const DEVICE_TABLE: DeviceFunctions = DeviceFunctions { $($name: Some($name)),* };
         };
     }
