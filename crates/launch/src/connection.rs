@@ -45,7 +45,7 @@ impl Deadline {
     }
 }
 
-/// Resolves the name of a host to its IPv6 and IPv4 addresses.
+/// Returns the IPv6 and IPv4 addresses of a host name or IP address, with the port.
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);

@@ -19,8 +19,8 @@ use crate::Recorder;
 /// communicator that is in one call for longer than a limit.
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
-/// abort all watched communicators in one NCCL group. It never uses a communicator in NCCL at the same time as the communicator's
-/// owner, and destroys none twice. It stops when it is dropped.
+/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner does,
+/// and destroys none twice. It stops when it is dropped.
 ///
 /// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
 /// [timeout](libnccl::Config::timeout); otherwise the abort follows the call.
@@ -76,7 +76,7 @@ pub struct Finding {
     pub abort_handle: AbortHandle,
 }
 
-/// The cause of a [`Finding`].
+/// The failure or stall that a [`Watchdog`] has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -99,7 +99,7 @@ impl fmt::Display for Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Does nothing. A failure is not reported again; a stalled call is reported again after another limit.
+    /// Does nothing. A failure is not reported again; a stalled call is reported again when another `limit` has passed.
     Continue,
     /// Aborts the communicator.
     Abort,

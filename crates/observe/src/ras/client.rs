@@ -77,7 +77,7 @@ impl RasClient {
 
     /// Sets the time limit of each request, from the connection to the last byte of the reply. Default: 11 s.
     ///
-    /// The service waits 6 s less, but at least 1 s, for processes of the job that do not respond.
+    /// The service waits 6 s less than `timeout`, but at least 1 s, for processes of the job that do not respond.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -93,7 +93,7 @@ impl RasClient {
     /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
     ///
     /// # Errors
-    /// [`RasError`]
+    /// Any [`RasError`] except [`Address`](RasError::Address).
     #[doc(alias = "ncclras")]
     pub fn status(&self) -> Result<String, RasError> {
         self.text("STATUS")
@@ -102,7 +102,7 @@ impl RasClient {
     /// Returns the job's report as text, with more details of the ranks.
     ///
     /// # Errors
-    /// [`RasError`]
+    /// Any [`RasError`] except [`Address`](RasError::Address).
     pub fn verbose_status(&self) -> Result<String, RasError> {
         self.text("VERBOSE STATUS")
     }
@@ -123,7 +123,7 @@ impl RasClient {
     /// Returns the job's report. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// [`RasError`]
+    /// Any [`RasError`] except [`Address`](RasError::Address).
     pub fn report(&self) -> Result<Report, RasError> {
         Report::parse(&self.json_report()?)
     }
@@ -131,7 +131,7 @@ impl RasClient {
     /// Returns the JSON text of the job's report, as received. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// [`RasError`]
+    /// Any [`RasError`] except [`Address`](RasError::Address).
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
         self.request(|mut connection, deadline| {
             connection.command(JSON, deadline)?;
@@ -143,7 +143,7 @@ impl RasClient {
     /// NCCL 2.31.
     ///
     /// # Errors
-    /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
+    /// As for [`status`](Self::status); [`RasError::Refused`] while another client's diagnostics run.
     pub fn diagnostics(&self) -> Result<String, RasError> {
         let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
         let reply = self.request(|mut connection, deadline| connection.query(diagnostics, deadline));
@@ -155,7 +155,7 @@ impl RasClient {
     /// One process of the job reports the events that it observes, until it exits.
     ///
     /// # Errors
-    /// [`RasError`]
+    /// Any [`RasError`] except [`Address`](RasError::Address).
     pub fn monitor(&self, groups: &[EventGroup]) -> Result<Monitor, RasError> {
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));
@@ -170,7 +170,7 @@ impl RasClient {
     /// names of events joined by commas, such as `coll,p2p`. Since NCCL 2.31.
     ///
     /// # Errors
-    /// [`RasError`]; [`RasError::Refused`] for a mask that is invalid in the job's NCCL.
+    /// As for [`status`](Self::status); [`RasError::Refused`] for a mask that is invalid in the job's NCCL.
     pub fn set_profiler_mask(&self, mask: &str) -> Result<(), RasError> {
         let line = format!("CONTROL PROFILER_MASK {mask}");
         if mask.is_empty() || !mask.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -22,12 +22,12 @@ use super::error::RasError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The NCCL version of the process that replied, with its suffix.
+    /// The NCCL version of the process that replied, with a suffix if it has one.
     pub nccl_version: String,
     /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_runtime_version: i64,
-    /// The newest CUDA that the driver supports; -1 if it is unknown.
+    /// The newest CUDA version that the driver supports, in the same form; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_driver_version: i64,
     /// The local time of the process that replied, `YYYY-MM-DD hh:mm:ss`.
@@ -47,7 +47,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedCommunicator {
-    /// The hash of its unique id, `commHash` in NCCL's log. Only both hashes together are unique.
+    /// The hash that NCCL's log calls `commHash`. Only both hashes together are unique.
     pub hash: String,
     /// The hashes of rank 0's host and process, separated by a colon.
     #[serde(default)]

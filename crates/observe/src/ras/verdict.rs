@@ -76,7 +76,7 @@ pub enum VerdictKind {
         /// The ranks that do not respond.
         missing: Vec<u64>,
     },
-    /// The rank has launched fewer of a collective than the median, in most reports; see [`verdicts`].
+    /// The rank has repeatedly launched fewer of a collective than the median; see [`verdicts`] for the rule.
     Straggler {
         /// The collective.
         collective: String,

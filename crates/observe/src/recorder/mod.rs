@@ -188,8 +188,8 @@ impl Recorder {
         document(reason, recorders).to_json()
     }
 
-    /// Returns the records of all recorded communicators of this process that still exist, or of which a recorder does, as
-    /// [`to_json`](Self::to_json) does.
+    /// Returns the records of all recorded communicators of this process, as [`to_json`](Self::to_json) does. A destroyed
+    /// communicator is included as long as a [`Recorder`] of it exists.
     #[must_use]
     pub fn all_to_json(reason: &str) -> String {
         Self::list_to_json(reason, &all())
@@ -247,7 +247,7 @@ impl Recorder {
     /// signal's default action is disabled; handlers that the program installed before still run.
     ///
     /// If the environment variable `LIBNCCL_RECORDER_SIGNAL` is `USR1` or `USR2`, this signal writes the file of
-    /// `LIBNCCL_RECORDER_FILE`, as a timeout does, from the first recorded communicator of the process on.
+    /// `LIBNCCL_RECORDER_FILE`, as a timeout does, once a communicator of the process is recorded.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;

@@ -12,7 +12,7 @@ pub struct Record {
     /// The number among the operations of the communicator; the first one that had an observer is 1.
     pub number: u64,
     /// The number among the recorded collectives, from 1: the same on all ranks if recording began at the same call. `None` for a
-    /// point-to-point operation, or if operations were started while the records were read.
+    /// point-to-point operation, or if the rank kept starting operations while the records were read.
     pub collective: Option<u64>,
     /// The number among this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided operations),
     /// from 1. `None` for a collective, or as for `collective`.
@@ -31,14 +31,14 @@ pub struct Record {
     pub source: Option<usize>,
     /// The number of the first operation in the same group; `None` outside a group, or if that operation has been overwritten.
     pub group: Option<u64>,
-    /// The call site.
+    /// The call site, if it is known.
     pub site: Option<&'static Location<'static>>,
     /// The address of the stream, 0 for the default stream.
     pub stream: usize,
     /// The time of the call, in nanoseconds since 1970.
     pub queued: u64,
     /// The time at which [`synchronize`](libnccl::Communicator::synchronize) or [`wait_for`](libnccl::Communicator::wait_for)
-    /// found the stream complete.
+    /// found the stream complete, in nanoseconds since 1970.
     pub completed: Option<u64>,
     /// The state.
     pub state: RecordState,
