@@ -19,8 +19,8 @@ use crate::Recorder;
 /// communicator that is in one call for longer than a limit.
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
-/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner does,
-/// and destroys none twice. It stops when it is dropped.
+/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner
+/// does, and destroys none twice. It stops when it is dropped.
 ///
 /// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
 /// [timeout](libnccl::Config::timeout); otherwise the abort follows the call.
