@@ -8,7 +8,7 @@ use super::rendezvous::Rendezvous;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No variable of a launcher is set, for instance because the process was started manually.
+    /// No variable of a launcher is set, as in a process that was started manually.
     #[error(
         "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
          LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
@@ -53,8 +53,8 @@ pub enum LaunchError {
         size: usize,
         /// The time that this rank waited.
         elapsed: Duration,
-        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, the reason why it could
-        /// not reach rank 0, or that rank 0 sent the missing ranks.
+        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, why it could not reach
+        /// rank 0, or that rank 0 sent the missing ranks.
         detail: Box<str>,
     },
 
@@ -68,7 +68,7 @@ pub enum LaunchError {
         reason: Box<str>,
     },
 
-    /// The exchange failed for another reason, such as a port in use or ranks that expect another number of ranks.
+    /// The exchange failed for another reason, such as a port in use, or different numbers of ranks.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The rendezvous.

@@ -11,17 +11,16 @@
 //! | `nccl run` | `LIBNCCL_RUN_ID` | as torchrun | this host |
 //! | torchrun | `TORCHELASTIC_RUN_ID` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | torchrun's store at `MASTER_ADDR` and `MASTER_PORT`; without a store, rank 0 listens there |
 //! | OpenMPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
-//! | MPICH, Intel MPI | `PMI_RANK`, in a SLURM step with `MPI_LOCALRANKID` | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
+//! | MPICH, Intel MPI | `PMI_RANK`; in a SLURM step, `MPI_LOCALRANKID` too | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
 //! | SLURM's `srun` | `SLURM_STEP_ID` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, entry `SLURM_NODEID` of `SLURM_STEP_TASKS_PER_NODE` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST`; `MASTER_PORT`, or one from 20000 to 29999 that depends on the step |
 //! | LeaderWorkerSet | `LWS_GROUP_SIZE` | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE`, 0, 1 | `MASTER_ADDR`, or `LWS_LEADER_ADDRESS`; `MASTER_PORT`, or 29500 |
 //! | Kubeflow | `PET_NNODES` | `RANK` and `WORLD_SIZE` (v1) or `PET_NODE_RANK` and `PET_NNODES` (Trainer v2), 0, 1 | `MASTER_ADDR` and `MASTER_PORT`, or `PET_MASTER_ADDR` and `PET_MASTER_PORT` |
 //! | JobSet | `JOB_COMPLETION_INDEX` | `RANK` or `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR`; `MASTER_PORT`, or 29500 |
 //! | manually set variables | `RANK` or `WORLD_SIZE` | `RANK`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR` and `MASTER_PORT` |
 //!
-//! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, if set, replace 0 and 1. The order of the rows gives the inner of
-//! two launchers precedence: torchrun or `mpirun` in a SLURM job, torchrun in a pod. It is an error if `RANK` and `WORLD_SIZE`
-//! differ from the launcher's rank and size, or if the batch script of a SLURM job with several tasks starts the program without
-//! `srun`.
+//! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, if set, replace 0 and 1. The order gives the inner launcher
+//! precedence: torchrun or `mpirun` in a SLURM job, torchrun in a pod. It is an error if `RANK` and `WORLD_SIZE` differ from the
+//! launcher's rank and size, or if the batch script of a SLURM job with several tasks starts the program without `srun`.
 //!
 //! With every launcher, `LIBNCCL_RENDEZVOUS` overrides the [`Rendezvous`]: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
 //! `file:///DIRECTORY`. `LIBNCCL_JOB` overrides the job id: set it if the launcher has none, or if jobs share an address or a

@@ -52,7 +52,7 @@ use crate::Recorder;
 /// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
 /// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`RecordExt::record`](crate::RecordExt::record), `LIBNCCL_RECORDER` |
 /// | `TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` | `LIBNCCL_RECORDER_FILE` |
-/// | `TORCH_NCCL_DESYNC_DEBUG` | `nccl recorder diff`, which compares the ranks' recordings |
+/// | `TORCH_NCCL_DESYNC_DEBUG` | `nccl recorder diff` |
 pub struct Watchdog {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -179,7 +179,7 @@ impl Watchdog {
     /// Watches a communicator until it is destroyed or aborted.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if other code owns the communicator, because that code may destroy it at any time.
+    /// [`Error::InvalidUsage`] if other code owns the communicator, and may destroy it at any time.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         if communicator.is_borrowed() {
             let problem = "other code owns the communicator, and may destroy it meanwhile".into();

@@ -93,7 +93,7 @@ impl RasClient {
     /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
     ///
     /// # Errors
-    /// Any [`RasError`] except [`Address`](RasError::Address).
+    /// Any [`RasError`] but `Address`.
     #[doc(alias = "ncclras")]
     pub fn status(&self) -> Result<String, RasError> {
         self.text("STATUS")
@@ -102,7 +102,7 @@ impl RasClient {
     /// Returns the job's report as text, with more details of the ranks.
     ///
     /// # Errors
-    /// Any [`RasError`] except [`Address`](RasError::Address).
+    /// Any [`RasError`] but `Address`.
     pub fn verbose_status(&self) -> Result<String, RasError> {
         self.text("VERBOSE STATUS")
     }
@@ -123,7 +123,7 @@ impl RasClient {
     /// Returns the job's report. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// Any [`RasError`] except [`Address`](RasError::Address).
+    /// Any [`RasError`] but `Address`.
     pub fn report(&self) -> Result<Report, RasError> {
         Report::parse(&self.json_report()?)
     }
@@ -131,7 +131,7 @@ impl RasClient {
     /// Returns the JSON text of the job's report, as received. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// Any [`RasError`] except [`Address`](RasError::Address).
+    /// Any [`RasError`] but `Address`.
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
         self.request(|mut connection, deadline| {
             connection.command(JSON, deadline)?;
@@ -155,7 +155,7 @@ impl RasClient {
     /// One process of the job reports the events that it observes, until it exits.
     ///
     /// # Errors
-    /// Any [`RasError`] except [`Address`](RasError::Address).
+    /// Any [`RasError`] but `Address`.
     pub fn monitor(&self, groups: &[EventGroup]) -> Result<Monitor, RasError> {
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));

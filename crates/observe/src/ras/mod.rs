@@ -32,10 +32,10 @@
 //! With an older NCCL, a request fails with [`RasError::Unsupported`]. Version 2.32 added no request and no field. The CPU
 //! backend serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
 //!
-//! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply of more than
-//! 256 MiB is an error, and so is a handshake line of more than 64 KiB. If several processes listen on one port, the kernel
-//! chooses one for each connection. A stopped process accepts connections but never responds, so the client retries until a
-//! process responds. The service neither authenticates nor encrypts.
+//! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply above 256 MiB
+//! is an error, and so is a handshake line above 64 KiB. If several processes listen on one port, the kernel chooses one for
+//! each connection. A stopped process accepts connections but never responds, so the client retries until a process responds.
+//! The service neither authenticates nor encrypts.
 
 mod client;
 mod connection;

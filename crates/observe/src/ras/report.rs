@@ -22,7 +22,7 @@ use super::error::RasError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The NCCL version of the process that replied, with a suffix if it has one.
+    /// The NCCL version of the process that replied, with its suffix.
     pub nccl_version: String,
     /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
@@ -63,7 +63,7 @@ pub struct ReportedCommunicator {
     /// The ranks that have responded.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
-    /// The ranks that have not responded, or do not have the communicator.
+    /// The missing ranks.
     #[serde(default)]
     pub missing_ranks: Vec<MissingRank>,
 }
@@ -173,7 +173,7 @@ pub struct MissingRank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingStatus {
-    /// Set if its process does not respond. Otherwise, the process does not have this communicator, or no longer has it.
+    /// Set if its process does not respond. Otherwise, the process responds, but does not have this communicator.
     pub unresponsive: bool,
     /// Set if its process has not responded for a minute.
     pub considered_dead: bool,
@@ -239,7 +239,7 @@ impl ReportedCommunicator {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
     }
 
-    /// Returns the number of ranks that are not among [`ranks`](Self::ranks), whether or not the report lists them as missing.
+    /// Returns the number of ranks that are not in [`ranks`](Self::ranks).
     #[must_use]
     pub fn unresponsive(&self) -> u64 {
         let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);

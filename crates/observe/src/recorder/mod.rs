@@ -225,7 +225,7 @@ impl Recorder {
     /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook. A second
     /// call only changes the path.
     ///
-    /// Rust does not allow a panicking thread to install a hook, so a call on one only stores the path for the next call.
+    /// A panicking thread cannot install a hook in Rust: there, the first call only stores the path.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
