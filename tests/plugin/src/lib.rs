@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libnccl::sys::*;
 use libnccl_cpu::TABLE;
-use libnccl_observe::{Answer, Recorder, Watchdog};
+use libnccl_observe::{Action, Recorder, Watchdog};
 
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn plugin_write_on_signal(signal: c_int, path: *const c_ch
 /// Starts a watchdog, whose thread polls communicators from then on. Returns 0 on success.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_watch() -> c_int {
-    let watchdog = Watchdog::new(Duration::from_millis(4), |_| Answer::Continue);
+    let watchdog = Watchdog::new(Duration::from_millis(4), |_| Action::Continue);
     c_int::from(watchdog.map(std::mem::forget).is_err())
 }
 
