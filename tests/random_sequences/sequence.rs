@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{Nccl, Result};
-use libnccl_observe::{Answer, Watchdog};
+use libnccl_observe::{Action, Watchdog};
 use libnccl_test_support::random_inputs::{Random, mix};
 
 use crate::checks::{Vault, assert_no_live_communicator, next_handles};
@@ -57,7 +57,7 @@ fn watchdog(random: &mut Random, calls: Arc<AtomicUsize>) -> Watchdog {
         if random.once_in(4) {
             panic_twice_on_purpose();
         }
-        random.pick(&[Answer::Continue, Answer::Continue, Answer::Abort, Answer::AbortAll])
+        random.pick(&[Action::Continue, Action::Continue, Action::Abort, Action::AbortAll])
     });
     watchdog.expect("a thread")
 }
