@@ -260,7 +260,7 @@ impl<'a, T> ChildBuilder<'a, T> {
     }
 
     /// Sets the options. Unset options have NCCL's defaults, except that timeout and observers are inherited from the parent. If
-    /// at most observers are set, all options are inherited.
+    /// no option except observers is set, all are inherited.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self

@@ -145,8 +145,8 @@ impl Communicator {
     /// Takes ownership of a communicator that other code has created with `nccl`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not return its
-    /// size, rank and device, in which case the communicator is dropped.
+    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not return the
+    /// communicator's size, rank and device; it is then dropped.
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more. The

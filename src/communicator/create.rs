@@ -147,7 +147,7 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Selects the device of `context`, which becomes the calling thread's current context.
+    /// Selects the device of `context`, which [`init`](Self::init) makes the calling thread's current context.
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self

@@ -59,7 +59,8 @@ pub enum MemoryStatistic {
 
 impl Communicator {
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued, or
-    /// [`ResultCode::IN_PROGRESS`]. An error is permanent: abort or [shrink](Self::shrink) the communicator.
+    /// [`ResultCode::IN_PROGRESS`] during a call of a nonblocking communicator. An error is permanent: abort or
+    /// [shrink](Self::shrink) the communicator.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
         self.query("async_error", || self.shared.poll())
@@ -102,9 +103,9 @@ impl Communicator {
         Ok(bytes)
     }
 
-    /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in progress.
-    /// Until [`resume`](Self::resume), operations return [`Error::InvalidUsage`]; queries and teardown are allowed. Since NCCL
-    /// 2.29.7.
+    /// Frees the device memory that the communicator does not need while it is idle; all ranks call this, with no work in
+    /// progress. Until [`resume`](Self::resume), operations return [`Error::InvalidUsage`]; queries and teardown are allowed.
+    /// Since NCCL 2.29.7.
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
@@ -123,7 +124,7 @@ impl Communicator {
         suspended
     }
 
-    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
+    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call this. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
