@@ -206,8 +206,8 @@ impl CallWord {
     }
 }
 
-/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). At the end of a group, each of its
-/// communicators has one.
+/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). At the end of a group, there is one
+/// for each communicator in the group.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
@@ -238,7 +238,7 @@ impl<'a> OperationEnd<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
-    /// All ranks have joined it. A child has a [parent](Membership::parent).
+    /// All ranks have joined the communicator. A child has a [parent](Membership::parent).
     Created,
     /// [`synchronize`](crate::communicator::Communicator::synchronize) or
     /// [`wait_for`](crate::communicator::Communicator::wait_for) has found that the work on the stream with this address is
@@ -254,7 +254,7 @@ pub enum CommunicatorEvent {
     Discarded,
     /// The communicator is about to be aborted, with its work in progress.
     Aborted,
-    /// The communicator is destroyed, or handed to other code.
+    /// The communicator is about to be destroyed, or is handed to other code.
     Ended,
 }
 
@@ -267,17 +267,17 @@ pub struct Membership {
     pub id: Option<CommunicatorId>,
     /// The identity of the communicator from which it was split, shrunk or grown, if any, and if known.
     pub parent: Option<CommunicatorId>,
-    /// The [name](crate::config::Config::name), if it has one.
+    /// The [name](crate::config::Config::name) of the communicator, if it has one.
     pub name: Option<String>,
     /// The number of this rank, from 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
-    /// The memory space of its buffers.
+    /// The memory space of the communicator's buffers.
     pub memory_space: MemorySpace,
-    /// The version of its NCCL library.
+    /// The version of the NCCL library.
     pub nccl: Version,
-    /// The file of its NCCL library; `None` for a function table, or if the file is unknown.
+    /// The file of the NCCL library; `None` for a function table, or if the file is unknown.
     pub library: Option<Arc<Path>>,
 }
 
