@@ -108,7 +108,7 @@ impl Communicator {
         call.with_send_buffer(local, |call| call.put_signal(peer, target.target, signal))
     }
 
-    /// Raises a signal at rank `peer`, after the data of earlier puts to it in the same context; for an example, see
+    /// Raises a signal at rank `peer`, after the data of earlier puts to that rank in the same context; for an example, see
     /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
     /// Returns [`Error::Nccl`] if there is no such signal or context. Unless
