@@ -111,7 +111,7 @@ options! {
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
-    /// Makes the operations of several communicators run in the order in which the host has started them. Default
+    /// Makes the operations of several communicators start on a device in the order in which the host has started them. Default
     /// `false`. Since NCCL 2.31.2.
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
@@ -125,7 +125,8 @@ options! {
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// The use of the compute fabric transport (CFT) by the host. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    /// The creation of endpoints of the compute fabric transport (CFT) with the first window, for queries by the host. Default
+    /// [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
@@ -373,19 +374,19 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// The use of the compute fabric transport (CFT) by the host; see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
+/// The creation of endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// Uses CFT; it is an error if CFT cannot be set up with the first window. Since NCCL 2.31.2.
+    /// Creates the endpoints; a failure is an error of the first window's registration. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
-    /// Does not use CFT. Since NCCL 2.31.2.
+    /// Creates no endpoints. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftDisable")]
     Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
-    /// Uses CFT if it can be set up. Since NCCL 2.31.2.
+    /// Creates the endpoints if possible. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftFallback")]
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
