@@ -282,7 +282,7 @@ pub enum InvalidArgumentKind {
     Address,
     /// A buffer that is not ready for the operation: [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returned an error.
     NotReady,
-    /// A rank, root or peer out of range, or a number of ranks.
+    /// A rank, root or peer out of range, or an invalid number of ranks.
     Rank,
     /// A communicator of another library, or an object of another communicator.
     Communicator,
@@ -337,7 +337,7 @@ codes! {
     /// An internal error of NCCL; memory corruption can cause it too.
     #[doc(alias = "ncclInternalError")]
     INTERNAL_ERROR = ncclInternalError;
-    /// An argument is out of its range.
+    /// An argument is invalid, for example null or out of range.
     #[doc(alias = "ncclInvalidArgument")]
     INVALID_ARGUMENT = ncclInvalidArgument;
     /// The call is invalid in the current state, or does not match the calls of the other ranks.

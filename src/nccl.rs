@@ -171,8 +171,8 @@ impl Nccl {
     /// zero elements no memory is allocated.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
-    /// instance if memory is exhausted.
+    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`] if the library is older;
+    /// [`Error::Nccl`], for instance if memory is exhausted.
     #[doc(alias = "ncclMemAlloc")]
     pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
         NcclBuffer::new("alloc", &self.library, length)

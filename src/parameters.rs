@@ -44,7 +44,7 @@ impl Nccl {
     /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with an older library.
+    /// [`Error::Unsupported`] if the library is older.
     pub fn parameters(&self) -> Result<Parameters> {
         self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
         Ok(Parameters { nccl: self.clone() })
