@@ -172,7 +172,7 @@ typedef enum {
 #define NCCL_REVOKE_DEFAULT 0x00
 
 /**
- * Values of `hostCftMode` in `ncclConfig_t`: host access to the compute fabric transport (CFT).
+ * Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
  *
  * Since NCCL 2.31.2.
  */
@@ -265,7 +265,7 @@ typedef struct ncclConfig_v23100 {
      * 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
      */
     int graphStreamOrdering;
-    /** 1: operations of several communicators run in the order of their calls; default 0. Since NCCL 2.31.2. */
+    /** 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2. */
     int launchOrderImplicit;
     /** The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2. */
     int numRmaSig;
@@ -577,8 +577,8 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniq
  * Joins a new communicator as `ncclCommInitRankConfig` does, with `nId` ids, which distributes the load of many
  * ranks.
  *
- * `commIds` holds `nId` ids, from 1 to `nranks`, the same in the same order on all ranks; each comes from a
- * separate `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
+ * `commIds` holds `nId` ids (1 to `nranks`), the same in the same order on all ranks; each comes from a separate
+ * `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
  * Since NCCL 2.23.4.
  */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
@@ -1177,7 +1177,7 @@ ncclResult_t ncclGroupStart();
 ncclResult_t pncclGroupStart();
 
 /**
- * Closes a group; the outermost one enqueues the collected operations, or waits until the communicators exist.
+ * Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
  *
  * The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  * group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After

@@ -54,11 +54,11 @@ typedef struct ncclTeam ncclTeam_t;
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** All ranks in one level. Since NCCL 2.31.2. */
+    /** All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_FLAT = 0,
-    /** In two levels: the level that uses multicast. Since NCCL 2.31.2. */
+    /** The ranks of the flat team that have the caller's number in their multicast teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_MULTIMEM = 1,
-    /** In two levels: the level that uses loads and stores. Since NCCL 2.31.2. */
+    /** The ranks of the flat team that have the caller's number in their LSA teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_LSA = 2
 } ncclCftTeamMode_t;
 
@@ -493,7 +493,7 @@ struct ncclDevComm {
     ncclGinBarrierHandle_t railGinBarrier;
     /** The number of connections in use. Since NCCL 2.29.7. */
     uint8_t ginConnectionCount;
-    /** The path to the network. Since NCCL 2.31.2. */
+    /** The index of the GIN backend. Since NCCL 2.31.2. */
     uint8_t backendIndex;
     /** The kind of each connection. Since NCCL 2.29.2. */
     uint8_t ginNetDeviceTypes[NCCL_GIN_MAX_CONNECTIONS];
@@ -645,7 +645,7 @@ ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
 /**
- * Returns the team of the ranks that the caller reaches by logical endpoints.
+ * Returns a team of ranks that the caller reaches by logical endpoints; `mode` selects them.
  *
  * Since NCCL 2.31.2.
  */

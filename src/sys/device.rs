@@ -7,7 +7,7 @@
 //! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have a layout that later versions than [`LAYOUT_SINCE`] only
 //!   extend, by fields at the end. A library reads and writes the fields of the version in the field `version`, and rejects a
 //!   version newer than itself: create the structs with `initializer(version)` for the library that will receive them.
-//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In other versions it is smaller and its fields differ.
+//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 

@@ -8,7 +8,7 @@
 //! | types and constants | at this module's root. Create the configurations with `initializer()`: their `Default` is all zeros, which NCCL does *not* treat as "not set" |
 //! | `linked` | the functions as an `extern` block, which the linked backend puts into the table; needs feature `link` |
 //! | `dynamic` | the functions as bindgen's run-time loaded struct, whose fields the loaded backend puts into the table; needs feature `dlopen` |
-//! | [`Functions`] | the table: plain pointers, null where the library lacks a function |
+//! | [`Functions`] | the table: plain function pointers, `None` where the library lacks a function |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first version that has a function, an enum value or a field |
 //!

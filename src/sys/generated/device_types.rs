@@ -31,11 +31,11 @@ const _: () = {
  Since NCCL 2.28.3.*/
 pub type ncclTeam_t = ncclTeam;
 impl ncclCftTeamMode_t {
-    /// All ranks in one level. Since NCCL 2.31.2.
+    /// All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_FLAT: ncclCftTeamMode_t = ncclCftTeamMode_t(0);
-    /// In two levels: the level that uses multicast. Since NCCL 2.31.2.
+    /// The ranks of the flat team that have the caller's number in their multicast teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_MULTIMEM: ncclCftTeamMode_t = ncclCftTeamMode_t(1);
-    /// In two levels: the level that uses loads and stores. Since NCCL 2.31.2.
+    /// The ranks of the flat team that have the caller's number in their LSA teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_LSA: ncclCftTeamMode_t = ncclCftTeamMode_t(2);
 }
 #[repr(transparent)]
@@ -796,7 +796,7 @@ pub struct ncclDevComm {
     pub railGinBarrier: ncclGinBarrierHandle_t,
     /// The number of connections in use. Since NCCL 2.29.7.
     pub ginConnectionCount: u8,
-    /// The path to the network. Since NCCL 2.31.2.
+    /// The index of the GIN backend. Since NCCL 2.31.2.
     pub backendIndex: u8,
     /// The kind of each connection. Since NCCL 2.29.2.
     pub ginNetDeviceTypes: [u8; 4usize],

@@ -146,8 +146,8 @@ unsafe extern "C" {
     /** Joins a new communicator as `ncclCommInitRankConfig` does, with `nId` ids, which distributes the load of many
  ranks.
 
- `commIds` holds `nId` ids, from 1 to `nranks`, the same in the same order on all ranks; each comes from a
- separate `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
+ `commIds` holds `nId` ids (1 to `nranks`), the same in the same order on all ranks; each comes from a separate
+ `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
  Since NCCL 2.23.4.*/
     pub fn ncclCommInitRankScalable(
         newcomm: *mut ncclComm_t,
@@ -595,7 +595,7 @@ unsafe extern "C" {
  nonblocking communicators, or captured with other streams.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupStart() -> ncclResult_t;
-    /** Closes a group; the outermost one enqueues the collected operations, or waits until the communicators exist.
+    /** Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
 
  The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After

@@ -122,7 +122,7 @@ impl ncclHostCftMode_t {
     pub const ncclHostCftFallback: ncclHostCftMode_t = ncclHostCftMode_t(3);
 }
 #[repr(transparent)]
-/** Values of `hostCftMode` in `ncclConfig_t`: host access to the compute fabric transport (CFT).
+/** Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
 
  Since NCCL 2.31.2.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -207,7 +207,7 @@ pub struct ncclConfig_v23100 {
     pub maxP2pPeers: ::core::ffi::c_int,
     /// 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
     pub graphStreamOrdering: ::core::ffi::c_int,
-    /// 1: operations of several communicators run in the order of their calls; default 0. Since NCCL 2.31.2.
+    /// 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2.
     pub launchOrderImplicit: ::core::ffi::c_int,
     /// The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2.
     pub numRmaSig: ::core::ffi::c_int,
