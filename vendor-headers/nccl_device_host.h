@@ -37,7 +37,7 @@ struct ncclTeam {
     int nRanks;
     /** The caller's number in the team. Since NCCL 2.28.3. */
     int rank;
-    /** The difference between the numbers of neighbors in the communicator. Since NCCL 2.28.3. */
+    /** The difference between neighbors' numbers in the communicator. Since NCCL 2.28.3. */
     int stride;
 };
 
@@ -56,9 +56,9 @@ typedef struct ncclTeam ncclTeam_t;
 typedef enum {
     /** All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_FLAT = 0,
-    /** The ranks of the flat team that have the caller's number in their multicast teams. Since NCCL 2.31.2. */
+    /** The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_MULTIMEM = 1,
-    /** The ranks of the flat team that have the caller's number in their LSA teams. Since NCCL 2.31.2. */
+    /** The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_LSA = 2
 } ncclCftTeamMode_t;
 
@@ -387,9 +387,9 @@ typedef struct ncclDevCommRequirements {
     bool ginForceEnable;
     /** The number of GIN contexts; a hint. Since NCCL 2.28.7. */
     int ginContextCount;
-    /** The number of signals, which are numbered from 0. Since NCCL 2.28.7. */
+    /** The number of signals, numbered from 0. Since NCCL 2.28.7. */
     int ginSignalCount;
-    /** The number of counters, which are numbered from 0. Since NCCL 2.28.7. */
+    /** The number of counters, numbered from 0. Since NCCL 2.28.7. */
     int ginCounterCount;
     /** The peers that GIN connects. Since NCCL 2.29.7. */
     ncclGinConnectionType_t ginConnectionType;
@@ -471,7 +471,7 @@ struct ncclDevComm {
     int nRanks;
     /** The reciprocal of `nRanks`. Since NCCL 2.28.3. */
     uint32_t nRanks_rcp32;
-    /** The number of this rank in the LSA team. Since NCCL 2.28.3. */
+    /** This rank's number in the LSA team. Since NCCL 2.28.3. */
     int lsaRank;
     /** The size of the LSA team. Since NCCL 2.28.3. */
     int lsaSize;
@@ -523,11 +523,11 @@ struct ncclDevComm {
     ncclGinBarrierHandle_t worldGinBarrier;
     /** The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2. */
     uint32_t ginConnectionStride_rcp32;
-    /** The number of this rank in the team of logical endpoints. Since NCCL 2.31.2. */
+    /** This rank's number in the team of logical endpoints. Since NCCL 2.31.2. */
     int cftRank;
     /** The size of the team of logical endpoints. Since NCCL 2.31.2. */
     int cftSize;
-    /** The number of this rank in the multicast team of logical endpoints. Since NCCL 2.31.2. */
+    /** This rank's number in the multicast team of logical endpoints. Since NCCL 2.31.2. */
     int cftMultimemRank;
     /** The size of the multicast team of logical endpoints. Since NCCL 2.31.2. */
     int cftMultimemSize;
@@ -659,21 +659,21 @@ ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);
 
 /**
- * Returns the number that rank `rank` of the team has in the communicator.
+ * Returns the communicator rank of rank `rank` of the team.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * Returns the number that rank `rank` of the team has in the LSA team.
+ * Returns the LSA team rank of rank `rank` of the team.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * Returns the rail team: the ranks that have the same number in their LSA teams as the caller.
+ * Returns the rail team: the ranks with the caller's number in their LSA teams.
  *
  * Since NCCL 2.28.3.
  */

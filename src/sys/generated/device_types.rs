@@ -9,7 +9,7 @@ pub struct ncclTeam {
     pub nRanks: ::core::ffi::c_int,
     /// The caller's number in the team. Since NCCL 2.28.3.
     pub rank: ::core::ffi::c_int,
-    /// The difference between the numbers of neighbors in the communicator. Since NCCL 2.28.3.
+    /// The difference between neighbors' numbers in the communicator. Since NCCL 2.28.3.
     pub stride: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -33,9 +33,9 @@ pub type ncclTeam_t = ncclTeam;
 impl ncclCftTeamMode_t {
     /// All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_FLAT: ncclCftTeamMode_t = ncclCftTeamMode_t(0);
-    /// The ranks of the flat team that have the caller's number in their multicast teams. Since NCCL 2.31.2.
+    /// The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_MULTIMEM: ncclCftTeamMode_t = ncclCftTeamMode_t(1);
-    /// The ranks of the flat team that have the caller's number in their LSA teams. Since NCCL 2.31.2.
+    /// The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_LSA: ncclCftTeamMode_t = ncclCftTeamMode_t(2);
 }
 #[repr(transparent)]
@@ -567,9 +567,9 @@ pub struct ncclDevCommRequirements {
     pub ginForceEnable: bool,
     /// The number of GIN contexts; a hint. Since NCCL 2.28.7.
     pub ginContextCount: ::core::ffi::c_int,
-    /// The number of signals, which are numbered from 0. Since NCCL 2.28.7.
+    /// The number of signals, numbered from 0. Since NCCL 2.28.7.
     pub ginSignalCount: ::core::ffi::c_int,
-    /// The number of counters, which are numbered from 0. Since NCCL 2.28.7.
+    /// The number of counters, numbered from 0. Since NCCL 2.28.7.
     pub ginCounterCount: ::core::ffi::c_int,
     /// The peers that GIN connects. Since NCCL 2.29.7.
     pub ginConnectionType: ncclGinConnectionType_t,
@@ -774,7 +774,7 @@ pub struct ncclDevComm {
     pub nRanks: ::core::ffi::c_int,
     /// The reciprocal of `nRanks`. Since NCCL 2.28.3.
     pub nRanks_rcp32: u32,
-    /// The number of this rank in the LSA team. Since NCCL 2.28.3.
+    /// This rank's number in the LSA team. Since NCCL 2.28.3.
     pub lsaRank: ::core::ffi::c_int,
     /// The size of the LSA team. Since NCCL 2.28.3.
     pub lsaSize: ::core::ffi::c_int,
@@ -826,11 +826,11 @@ pub struct ncclDevComm {
     pub worldGinBarrier: ncclGinBarrierHandle_t,
     /// The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2.
     pub ginConnectionStride_rcp32: u32,
-    /// The number of this rank in the team of logical endpoints. Since NCCL 2.31.2.
+    /// This rank's number in the team of logical endpoints. Since NCCL 2.31.2.
     pub cftRank: ::core::ffi::c_int,
     /// The size of the team of logical endpoints. Since NCCL 2.31.2.
     pub cftSize: ::core::ffi::c_int,
-    /// The number of this rank in the multicast team of logical endpoints. Since NCCL 2.31.2.
+    /// This rank's number in the multicast team of logical endpoints. Since NCCL 2.31.2.
     pub cftMultimemRank: ::core::ffi::c_int,
     /// The size of the multicast team of logical endpoints. Since NCCL 2.31.2.
     pub cftMultimemSize: ::core::ffi::c_int,
