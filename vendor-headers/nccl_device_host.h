@@ -86,7 +86,7 @@ typedef ncclDevResourceHandle ncclDevResourceHandle_t;
 typedef uint32_t ncclGinSignal_t;
 
 /**
- * The number of a counter of GPU-initiated networking (GIN).
+ * The number of a GIN counter.
  *
  * Since NCCL 2.28.7.
  */
@@ -146,7 +146,7 @@ struct ncclLsaBarrierHandle {
 typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 
 /**
- * The handle for kernels of barriers that use GPU-initiated networking (GIN).
+ * The handle for kernels of barriers that use GIN.
  *
  * Since NCCL 2.28.7.
  */
@@ -659,14 +659,14 @@ ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);
 
 /**
- * Returns the communicator rank of rank `rank` of the team.
+ * Converts rank `rank` of the team to its number in the communicator.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * Returns the LSA team rank of rank `rank` of the team.
+ * Converts rank `rank` of the team to its number in the LSA team.
  *
  * Since NCCL 2.28.3.
  */

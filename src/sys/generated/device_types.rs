@@ -56,7 +56,7 @@ pub type ncclDevResourceHandle_t = ncclDevResourceHandle;
 
  Since NCCL 2.28.7.*/
 pub type ncclGinSignal_t = u32;
-/** The number of a counter of GPU-initiated networking (GIN).
+/** The number of a GIN counter.
 
  Since NCCL 2.28.7.*/
 pub type ncclGinCounter_t = u32;
@@ -132,7 +132,7 @@ const _: () = {
 
  Since NCCL 2.28.3.*/
 pub type ncclLsaBarrierHandle_t = ncclLsaBarrierHandle;
-/** The handle for kernels of barriers that use GPU-initiated networking (GIN).
+/** The handle for kernels of barriers that use GIN.
 
  Since NCCL 2.28.7.*/
 #[repr(C)]
