@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::sys::cudaStream_t;
 
-/// A CUDA context of another crate. The features `cudarc` and `cuda-core` implement it for the contexts of these crates.
+/// A CUDA context of another crate. The features `cudarc` and `cuda-core` implement it for the contexts of the crates with these
+/// names.
 ///
 /// ```
 /// use libnccl::Context;

@@ -9,39 +9,39 @@ values! {
     /// `float8`.
     #[doc(alias = "ncclDataType_t")]
     pub enum DataType: ncclDataType_t {
-        /// `i8`
+        /// Rust's `i8`
         #[doc(alias = "ncclInt8")]
         #[doc(alias = "ncclChar")]
         Int8 = ncclInt8 as "int8" or "i8",
-        /// `u8`
+        /// Rust's `u8`
         #[doc(alias = "ncclUint8")]
         Uint8 = ncclUint8 as "uint8" or "u8",
-        /// `i32`
+        /// Rust's `i32`
         #[doc(alias = "ncclInt32")]
         #[doc(alias = "ncclInt")]
         Int32 = ncclInt32 as "int32" or "i32",
-        /// `u32`
+        /// Rust's `u32`
         #[doc(alias = "ncclUint32")]
         Uint32 = ncclUint32 as "uint32" or "u32",
-        /// `i64`
+        /// Rust's `i64`
         #[doc(alias = "ncclInt64")]
         Int64 = ncclInt64 as "int64" or "i64",
-        /// `u64`
+        /// Rust's `u64`
         #[doc(alias = "ncclUint64")]
         Uint64 = ncclUint64 as "uint64" or "u64",
-        /// IEEE 754 binary16
+        /// IEEE 754 binary16 (`half::f16`)
         #[doc(alias = "ncclFloat16")]
         #[doc(alias = "ncclHalf")]
         Float16 = ncclFloat16 as "half" or "f16",
-        /// `f32`
+        /// Rust's `f32`
         #[doc(alias = "ncclFloat32")]
         #[doc(alias = "ncclFloat")]
         Float32 = ncclFloat32 as "float" or "f32",
-        /// `f64`
+        /// Rust's `f64`
         #[doc(alias = "ncclFloat64")]
         #[doc(alias = "ncclDouble")]
         Float64 = ncclFloat64 as "double" or "f64",
-        /// `bfloat16`, the upper half of an `f32`
+        /// bfloat16, the upper half of an `f32` (`half::bf16`)
         #[doc(alias = "ncclBfloat16")]
         Bfloat16 = ncclBfloat16 as "bfloat16" or "bf16",
         /// An 8-bit float with 4 bits of exponent and 3 of mantissa; since NCCL 2.24.3
@@ -82,7 +82,7 @@ impl DataType {
 ///
 /// # Safety
 /// - The type has the size and representation of [`DATA_TYPE`](Self::DATA_TYPE).
-/// - Every bit pattern is a valid value: NCCL overwrites elements with any bit pattern.
+/// - Every bit pattern is a valid value: NCCL may write any bit pattern.
 /// - All bytes of every value are initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes. These are the
 ///   requirements of bytemuck's `Pod`.
 #[diagnostic::on_unimplemented(
@@ -91,7 +91,7 @@ impl DataType {
     note = "elements are i8, u8, i32, u32, i64, u64, f32 and f64; 16-bit floats need the feature `half`, 8-bit floats `float8`"
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {
-    /// The data type in NCCL.
+    /// NCCL's data type for this Rust type.
     const DATA_TYPE: DataType;
 }
 

@@ -52,17 +52,17 @@ pub enum Error {
         /// The text of `ncclGetErrorString` for the code.
         #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
-        /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
-        /// process, so it may describe a concurrent failure in another thread; the CPU backend keeps one per thread. If
-        /// it mentions `NCCL_SOCKET_IFNAME` or `NCCL_COMM_ID`, their values are added.
+        /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole process,
+        /// so the text may describe a concurrent failure in another thread; the CPU backend keeps one per thread. For an invalid
+        /// `NCCL_COMM_ID`, or if no network interface is found, the values of the environment variables are added.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
 
-    /// The loaded library lacks the function.
+    /// The loaded library lacks a function, an enum value or an option.
     #[error(fmt = fmt_unsupported)]
     Unsupported {
-        /// The C function.
+        /// The name of the function, value or option in C.
         function: &'static str,
         /// The first version that has it.
         since: Version,
@@ -79,12 +79,12 @@ pub enum Error {
         call: &'static str,
         /// The kind of argument.
         kind: InvalidArgumentKind,
-        /// The value, and the expected values.
+        /// The value, and what was expected.
         problem: Box<str>,
     },
 
-    /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator or of the call; the communicator is
-    /// aborted.
+    /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator, group or call, and the communicator is
+    /// aborted; or a teardown exceeded its limit, and continues in the background.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
@@ -92,14 +92,14 @@ pub enum Error {
         call: &'static str,
         /// The duration of the wait.
         elapsed: Duration,
-        /// The number of ranks; 0 if unknown, for example if other code created the communicator.
+        /// The number of ranks; 0 if it is not known yet, for example during the creation of a child.
         size: u32,
-        /// The number of the rank that waited.
+        /// The number of the rank that waited, if `size` is not 0.
         rank: u32,
         /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
         sequence: Option<NonZeroU64>,
-        /// The ranks that it waited for, as reported by the CPU backend. Empty with NCCL, whose `ncclGetLastError` may
-        /// describe another communicator.
+        /// The ranks that the call waited for, as reported by the CPU backend; or a note if a teardown continues in the
+        /// background. Otherwise empty: NCCL's `ncclGetLastError` may describe another communicator.
         detail: Box<str>,
     },
 
@@ -110,7 +110,7 @@ pub enum Error {
         call: &'static str,
     },
 
-    /// The call is not allowed in the state of the communicator or the thread; found before NCCL was called.
+    /// The call is not allowed in the current state of the communicator or the thread, or NCCL returned an unexpected result.
     #[error("{call}: {problem}")]
     InvalidUsage {
         /// The method.
@@ -121,7 +121,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the code of [`Error::Nccl`].
+    /// Returns the code of an [`Error::Nccl`]; `None` for other errors.
     #[must_use]
     pub fn code(&self) -> Option<ResultCode> {
         match self {
@@ -206,7 +206,7 @@ pub enum LoadError {
         system: &'static str,
     },
 
-    /// The program links its C library statically (`crt-static`, the default for musl), in which NCCL crashes.
+    /// The program links its C library statically (`crt-static`, the default for musl); NCCL crashes in such programs.
     /// [`Nccl::from_table`](crate::nccl::Nccl::from_table) still works.
     #[error(
         "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
@@ -217,7 +217,7 @@ pub enum LoadError {
     /// No candidate is a working library.
     #[error(fmt = fmt_not_found)]
     NotFound {
-        /// The sources that were searched, in order: their candidates, or the reason why there are none.
+        /// The sources that were searched, in order: the candidates of each source, or the reason why it has none.
         attempts: Arc<[Attempt]>,
     },
 
@@ -272,7 +272,7 @@ impl fmt::Display for Attempt {
 pub enum InvalidArgumentKind {
     /// The length of a buffer or a list: too short, too long, empty, or not a multiple of the number of ranks.
     Length,
-    /// The memory space of a buffer: host memory with NCCL, or device memory with the CPU backend.
+    /// The memory space of a buffer, which differs from the communicator's.
     MemorySpace,
     /// A CUDA device: a buffer or stream on another device than the communicator, or a negative number.
     Device,
@@ -282,7 +282,7 @@ pub enum InvalidArgumentKind {
     Address,
     /// A buffer that is not ready for the operation: [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returned an error.
     NotReady,
-    /// A rank, root or peer out of range, or a number of ranks.
+    /// A rank, root or peer out of range, or an invalid number of ranks.
     Rank,
     /// A communicator of another library, or an object of another communicator.
     Communicator,
@@ -292,8 +292,8 @@ pub enum InvalidArgumentKind {
 
 /// The result of a C function of NCCL.
 ///
-/// Not an enum: a library newer than this crate may return other codes, whose numbers are kept. Two codes are equal if
-/// their numbers are.
+/// Not an enum: a library newer than this crate may return codes that the crate does not define, and their numbers are kept. Two
+/// codes are equal if their numbers are equal.
 ///
 /// ```
 /// use libnccl::error::ResultCode;
@@ -337,7 +337,7 @@ codes! {
     /// An internal error of NCCL; memory corruption can cause it too.
     #[doc(alias = "ncclInternalError")]
     INTERNAL_ERROR = ncclInternalError;
-    /// An argument is out of its range.
+    /// An argument is invalid, for example null or out of range.
     #[doc(alias = "ncclInvalidArgument")]
     INVALID_ARGUMENT = ncclInvalidArgument;
     /// The call is invalid in the current state, or does not match the calls of the other ranks.
@@ -349,7 +349,7 @@ codes! {
     /// A call on a nonblocking communicator is in progress. Since NCCL 2.14.3.
     #[doc(alias = "ncclInProgress")]
     IN_PROGRESS = ncclInProgress;
-    /// The operation ran out of time. Since NCCL 2.30.3.
+    /// A wait inside NCCL exceeded its time limit. Since NCCL 2.30.3.
     #[doc(alias = "ncclTimeout")]
     TIMEOUT = ncclTimeout;
 }

@@ -40,9 +40,9 @@
 //! Invalid input causes an error, not a panic. The [`Error`] names the call, the values and what was expected. If the loaded
 //! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it.
 //!
-//! With [`Config::timeout`], a call that waits on the host for a missing rank returns [`Error::Timeout`] after that time. On GPUs, operations return when they
-//! are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To record or time operations, add
-//! an [`Observer`](observer::Observer): your own, or the recorder or watchdog of `libnccl-observe`.
+//! With [`Config::timeout`], a call that waits on the host for a missing rank returns [`Error::Timeout`] after that time. On
+//! GPUs, operations return when they are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To
+//! record or time operations, add an [`Observer`](observer::Observer): your own, or the recorder of `libnccl-observe`.
 //!
 //! # Features
 //!
@@ -53,15 +53,15 @@
 //! | `bindgen` (default) | generating the bindings at build time |
 //! | `half`, `float8` | element types of the crates with these names |
 //! | `cudarc`, `cuda-core` | buffers and streams of these crates |
-//! | `serde` | [`UniqueId`] as text |
+//! | `serde` | serializing [`UniqueId`], as text |
 //! | `device-api` | the raw host functions of NCCL's device API |
 //!
 //! # Related crates
 //!
 //! | crate | purpose |
 //! |---|---|
-//! | `libnccl-cpu` | NCCL on host memory, for tests and machines without a GPU |
-//! | `libnccl-launch` | reads rank and size from the launcher's environment, and exchanges the id |
+//! | `libnccl-cpu` | an implementation of NCCL on host memory, for tests and machines without a GPU |
+//! | `libnccl-launch` | reads rank and size from the launcher's environment, and exchanges the unique id |
 //! | `libnccl-observe` | a recorder, a watchdog, logs, spans, and a client of NCCL's RAS service |
 //!
 //! # More

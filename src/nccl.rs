@@ -26,11 +26,10 @@ use crate::version::Version;
 /// ```
 ///
 /// # Groups of other code
-/// Other code in the process, such as C++ or a user of [`as_raw`](Self::as_raw), can call C functions of the same library.
-/// Such `unsafe` code must keep one rule, which concerns threads and not communicators: **when a thread calls a method of
-/// this crate, no group that other code has started is open on this thread**. Every `ncclGroupStart` has been followed by
-/// its `ncclGroupEnd`. Otherwise a method returns before its operation runs, and the operation uses buffers that the program
-/// has freed.
+/// Other code in the process, such as C++ or a user of [`as_raw`](Self::as_raw), can call C functions of the same library. Such
+/// `unsafe` code must keep one rule, which concerns threads and not communicators: **when a thread calls a method of this crate,
+/// no group that other code has started is open on this thread**. Every `ncclGroupStart` has been followed by its `ncclGroupEnd`.
+/// Otherwise a method returns before its operation runs, and the operation may use buffers that the program has freed.
 ///
 /// In a debug build (`debug_assertions`), such a call is [`Error::InvalidUsage`] with the CPU backend. NCCL itself cannot be
 /// queried for open groups.
@@ -72,9 +71,10 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a
-    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] with a
-    /// static C library.
+    /// [`LoadError::NotFound`], which lists every candidate with the reason for its rejection; [`LoadError::VersionQuery`] if the
+    /// library's `ncclGetVersion` fails; [`LoadError::NoBackend`] if this crate was built without a backend;
+    /// [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] in a program with a static C
+    /// library.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -91,7 +91,7 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`] with the reason, such as a truncated file, or another NCCL that is linked or was loaded with
-    /// `RTLD_GLOBAL`, and would intercept the library's calls to its functions. [`LoadError::VersionQuery`] if its
+    /// `RTLD_GLOBAL`, and would intercept the library's calls to its own functions. [`LoadError::VersionQuery`] if the library's
     /// `ncclGetVersion` fails.
     ///
     /// # Safety
@@ -107,8 +107,8 @@ impl Nccl {
     /// Returns the library that was linked at build time.
     ///
     /// # Errors
-    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the file of
-    /// `ncclGetVersion` cannot be determined; [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
+    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the shared library
+    /// that contains `ncclGetVersion` cannot be determined; [`LoadError::VersionQuery`] if `ncclGetVersion` fails.
     #[cfg(feature = "link")]
     pub fn linked() -> Result<Self, LoadError> {
         cfg_if::cfg_if! {
@@ -132,7 +132,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
+    /// [`LoadError::VersionQuery`] if the table has no `ncclGetVersion`, or the function fails.
     ///
     /// # Safety
     /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
@@ -145,7 +145,7 @@ impl Nccl {
         unsafe { Library::new(found, Backend::InProcess { name }) }.map(|library| Self { library })
     }
 
-    /// Returns the version of the implementation, which may differ from the header's.
+    /// Returns the version of the implementation, which may differ from [`Version::HEADER`].
     #[doc(alias = "ncclGetVersion")]
     #[must_use]
     pub fn version(&self) -> Version {
@@ -167,12 +167,12 @@ impl Nccl {
     /// Allocates `length` elements: on the calling thread's current GPU, or zeroed in host memory. Since NCCL
     /// 2.19.3.
     ///
-    /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
+    /// NCCL rounds the size up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
     /// zero elements no memory is allocated.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
-    /// instance if memory is exhausted.
+    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`] if the library is older;
+    /// [`Error::Nccl`], for instance if memory is exhausted.
     #[doc(alias = "ncclMemAlloc")]
     pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
         NcclBuffer::new("alloc", &self.library, length)
@@ -184,10 +184,10 @@ impl Nccl {
         self.library.functions.present().map(function)
     }
 
-    /// Returns the error of a function that the implementation lacks, without calling it.
+    /// Returns an error if the implementation lacks a function.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it lacks the function, [`Error::InvalidArgument`] if NCCL has no such function.
+    /// [`Error::Unsupported`] if the implementation lacks the function; [`Error::InvalidArgument`] if NCCL has no such function.
     pub fn require(&self, function: &str) -> Result<()> {
         let Some((name, present)) = self.library.functions.present().find(|(name, _)| *name == function)
         else {
@@ -220,7 +220,7 @@ impl Nccl {
         mapped_files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 
-    /// Returns the function table, for functions that have no method in this crate. Code that calls them keeps the rule for
+    /// Returns the function table, for functions that have no method in this crate. Code that calls them must keep the rule for
     /// [groups of other code](Self#groups-of-other-code).
     ///
     /// ```
@@ -236,7 +236,7 @@ impl Nccl {
         &self.library.functions
     }
 
-    /// Returns the table of the device API's host functions. Code that calls them keeps the rule for [groups of other
+    /// Returns the table of the device API's host functions. Code that calls them must keep the rule for [groups of other
     /// code](Self#groups-of-other-code).
     #[cfg(feature = "device-api")]
     #[must_use]

@@ -44,7 +44,7 @@ impl Nccl {
     /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with an older library.
+    /// [`Error::Unsupported`] if the library is older.
     pub fn parameters(&self) -> Result<Parameters> {
         self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
         Ok(Parameters { nccl: self.clone() })
@@ -52,7 +52,7 @@ impl Nccl {
 }
 
 impl Parameters {
-    /// Returns the keys of all parameters. Since NCCL 2.30.4.
+    /// Returns the keys of all exposed parameters. Since NCCL 2.30.4.
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL cannot list them.
@@ -75,8 +75,8 @@ impl Parameters {
     /// 2.30.4.
     ///
     /// # Errors
-    /// [`Error::Nccl`] with [`ResultCode::INVALID_ARGUMENT`] if the parameter is not of the type `T`, see
-    /// [`ParameterValue`]; [`Error::InvalidArgument`] if the key contains a zero byte.
+    /// [`Error::Nccl`] with [`ResultCode::INVALID_ARGUMENT`] if the parameter is not of the type `T` (see [`ParameterValue`]);
+    /// [`Error::InvalidArgument`] if the key contains a zero byte.
     #[doc(alias = "ncclParamGetParameter")]
     #[doc(alias = "ncclParamBind")]
     #[doc(alias = "ncclParamGet")]
@@ -98,7 +98,7 @@ impl Parameters {
         T::read(&self.nccl, &key)
     }
 
-    /// Makes NCCL print all parameters to the standard output. Since NCCL 2.30.4.
+    /// Makes NCCL print all exposed parameters to standard output. Since NCCL 2.30.4.
     ///
     /// The text goes through C's output buffer, so its order relative to Rust's output is undefined.
     ///

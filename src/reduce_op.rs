@@ -76,10 +76,10 @@ impl<T> fmt::Debug for Operator<'_, T> {
     }
 }
 
-/// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
+/// An operator that multiplies each rank's elements by a scalar of that rank and sums the products.
 ///
-/// Pass a reference to it as the operator of a reduction, on the communicator that created it. The element type of the
-/// buffers is compared at compile time, or at run time with [`AnyElement`].
+/// Pass a reference to it as the operator of a collective, on the communicator that created it. The element type of the buffers
+/// is checked at compile time, or at run time with [`AnyElement`].
 ///
 /// ```
 /// # use libnccl::StreamRef;
@@ -91,11 +91,11 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// A reduction does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a [scalar in the
+/// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a [scalar in the
 /// communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///
-/// Dropping it destroys it immediately, on any thread. If the communicator is in a call or an open group, the thread that
-/// leaves that call or group destroys it.
+/// Dropping the operator destroys it immediately, on any thread, or, if the communicator is in a call or an open group, when that
+/// call or group ends.
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'s, T> {
@@ -106,11 +106,8 @@ pub struct PreMulSum<'s, T> {
 }
 
 impl Communicator {
-    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products; for an example, see
-    /// [`PreMulSum`].
-    ///
-    /// # Errors
-    /// [`Error::Nccl`].
+    /// Creates an operator that multiplies this rank's elements by `scalar` and sums the products of all ranks; for an example,
+    /// see [`PreMulSum`].
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarHostImmediate")]
     pub fn pre_mul_sum<T: Element>(&self, mut scalar: T) -> Result<PreMulSum<'static, T>> {
@@ -119,9 +116,9 @@ impl Communicator {
         unsafe { PreMulSum::create("pre_mul_sum", self, T::DATA_TYPE, (&raw mut scalar).cast(), residence) }
     }
 
-    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, of an element type that is known at run time only:
-    /// `scalar` has the bytes of one element. It reduces buffers such as a [`Slice<AnyElement>`](crate::buffer::Slice), whose
-    /// data type must be the same.
+    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, for an element type that is known only at run time.
+    /// `scalar` has the bytes of one element. The operator is for buffers of [`AnyElement`], such as a
+    /// [`Slice<AnyElement>`](crate::buffer::Slice), with the same data type.
     ///
     /// ```
     /// use libnccl::{DataType, StreamRef, buffer::SliceMut};
@@ -136,7 +133,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `scalar` has another size than an element; [`Error::Nccl`].
+    /// [`Error::InvalidArgument`] if `scalar` is not as long as an element; [`Error::Nccl`].
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarHostImmediate")]
     pub fn pre_mul_sum_any(
@@ -160,8 +157,8 @@ impl Communicator {
         }
     }
 
-    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory:
-    /// the first element of `scalar`, which is read whenever a reduction runs.
+    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory: the first
+    /// element of `scalar`, which is read whenever an operation with it runs.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -10,8 +10,8 @@ use crate::sys::cudaStream_t;
 
 /// A borrowed CUDA stream, similar to [`BorrowedFd`](std::os::fd::BorrowedFd).
 ///
-/// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU backend
-/// has no streams: every operation is complete when the call (or the group) returns.
+/// NCCL's operations return when they are enqueued on a stream, and run in the stream's order. On host memory, the CPU backend
+/// ignores the stream: every operation is complete when the call (or the group) returns.
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
@@ -95,7 +95,7 @@ unsafe impl Send for StreamRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for StreamRef<'_> {}
 
-/// A CUDA stream of another crate. Every operation that accepts a `StreamRef` also accepts `&S`.
+/// A CUDA stream of another crate. Every operation that accepts a `StreamRef` also accepts a reference to such a stream.
 ///
 /// ```
 /// use libnccl::{ReduceOp, Stream, sys};
@@ -117,7 +117,7 @@ unsafe impl Sync for StreamRef<'_> {}
 /// ```
 ///
 /// # Safety
-/// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device that
+/// While a reference to `self` lives, `as_raw` returns null or a stream that is not destroyed. The stream is of the device that
 /// [`device`](Self::device) returns or, if that is `None`, of the device of every communicator that it is used with.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream",
@@ -139,12 +139,12 @@ pub unsafe trait Stream {
     /// Returns whether all work that was enqueued on the stream is complete, for
     /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize).
     ///
-    /// The default implementation queries CUDA's driver (`cuStreamQuery`), which must be loaded in the process. The
-    /// null stream belongs to the current device. Do not call this for a stream that is being captured.
+    /// The default implementation queries CUDA's driver (`cuStreamQuery`), which the process must have loaded. The null stream
+    /// belongs to the current device. Do not call this method for a stream that is being captured.
     ///
     /// # Errors
-    /// The CUDA error, for instance of work that has failed. An error if the stream is a default stream, and the current device is
-    /// another one.
+    /// The CUDA error, for instance of work that has failed; an error if the stream is the default stream of a device that is not
+    /// current.
     fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
         if let Some(device) = self.device() {
             StreamRef::from(self).check_current(device)?;

@@ -29,7 +29,7 @@ impl UniqueId {
     #[doc(alias = "NCCL_UNIQUE_ID_BYTES")]
     pub const BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// Creates an id from the bytes of another rank.
+    /// Creates an id from bytes that another rank sent.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
@@ -122,7 +122,7 @@ impl FromStr for UniqueId {
     }
 }
 
-/// The text, in the formats of the crate serde.
+/// Serializes the id as its text, in any format of the crate serde.
 #[cfg(feature = "serde")]
 impl serde::Serialize for UniqueId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -86,8 +86,7 @@ impl FromStr for Version {
 
 /// The error returned when text or bytes are not a valid value, such as a [`DataType`](crate::data_type::DataType) or a
 /// [`UniqueId`](crate::unique_id::UniqueId).
-///
-/// Defined here and not in `error`, which imports [`Version`].
+// Defined here and not in `error`, which imports `Version`.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(Box<str>);

@@ -64,8 +64,8 @@ extern "C" {
 /**
  * A communicator of one rank; its contents are private to NCCL.
  *
- * Not thread-safe: one thread at a time may use it. Destroy and abort free it; any later use is a use after
- * free.
+ * Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free it; any later use is a
+ * use after free.
  * Since NCCL 2.13.4.
  */
 typedef struct ncclComm *ncclComm_t;
@@ -91,7 +91,7 @@ typedef struct ncclWindow_vidmem *ncclWindow_t;
  * Since NCCL 2.13.4.
  */
 typedef struct {
-    /** The bytes. 2.16.5 to 2.22.3 fill only the first 40: zero all of them beforehand. Since NCCL 2.13.4. */
+    /** The bytes. NCCL 2.16.5 to 2.22.3 fill only the first 40: zero all of them beforehand. Since NCCL 2.13.4. */
     char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
 
@@ -148,7 +148,7 @@ typedef enum {
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 /* `winFlags`: remote writes through InfiniBand verbs arrive in order; meant for memory that holds signals. */
 #define NCCL_WIN_STRICT_ORDERING 0x02
-/* `winFlags`: only for networking started by the GPU (GIN), to save the other registrations. */
+/* `winFlags`: only for GPU-initiated networking (GIN); NCCL skips other registrations. */
 #define NCCL_WIN_GIN_ONLY 0x04
 /* `winFlags`: only for counted operations of the compute fabric transport (CFT). */
 #define NCCL_WIN_CFT_COUNTED 0x08
@@ -165,14 +165,14 @@ typedef enum {
 
 /* `shrinkFlags`: the parent is healthy and idle. */
 #define NCCL_SHRINK_DEFAULT 0x00
-/* `shrinkFlags`: the parent may hang in operations with dead ranks; abort these, share nothing. */
+/* `shrinkFlags`: the parent may hang in operations with dead ranks; abort these operations, share no resources. */
 #define NCCL_SHRINK_ABORT 0x01
 
 /* `revokeFlags`: the only valid value. */
 #define NCCL_REVOKE_DEFAULT 0x00
 
 /**
- * Values of `hostCftMode` in `ncclConfig_t`: host access to the compute fabric transport (CFT).
+ * Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
  *
  * Since NCCL 2.31.2.
  */
@@ -211,11 +211,11 @@ typedef enum {
 /**
  * Options of one communicator, read during the call that creates it.
  *
- * Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies
- * the smaller of `size` and its own struct, so a library older than the header silently ignores the fields that
- * it lacks. A field newer than `version` has its default. Zero the padding too, because later versions put
- * fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*`
- * environment variables take precedence over the fields.
+ * Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
+ * bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
+ * lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
+ * (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
+ * variables take precedence over the fields.
  * Since NCCL 2.14.3.
  */
 typedef struct ncclConfig_v23100 {
@@ -225,7 +225,9 @@ typedef struct ncclConfig_v23100 {
     unsigned int magic;
     /** `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3. */
     unsigned int version;
-    /** 1: calls wait (default). 0: calls return `ncclInProgress`. Not optional before 2.17. Since NCCL 2.14.3. */
+    /**
+     * 1: calls wait (default). 0: calls return `ncclInProgress`. NCCL before 2.17 has no default. Since NCCL 2.14.3.
+     */
     int blocking;
     /** Thread blocks per cluster of the kernels, 0 to 8; default 4 from Hopper on. Since NCCL 2.17.1. */
     int cgaClusterSize;
@@ -233,13 +235,13 @@ typedef struct ncclConfig_v23100 {
     int minCTAs;
     /** The maximum number of thread blocks of a kernel, at least `minCTAs`. Since NCCL 2.17.1. */
     int maxCTAs;
-    /** Network to use ("IB", "Socket" or a plugin's name), copied during the call. Since NCCL 2.17.1. */
+    /** The network to use ("IB", "Socket" or a plugin's name), copied during the call. Since NCCL 2.17.1. */
     const char *netName;
     /** 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1. */
     int splitShare;
     /** Service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2. */
     int trafficClass;
-    /** Name for logs and profilers. NCCL keeps the pointer: it must outlive comm and children. Since NCCL 2.27.3. */
+    /** Name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3. */
     const char *commName;
     /** 1: reduce inside InfiniBand switches (SHARP); default 0. Since NCCL 2.27.3. */
     int collnetEnable;
@@ -257,19 +259,23 @@ typedef struct ncclConfig_v23100 {
     int graphUsageMode;
     /** The number of contexts of one-sided operations, the bound of `ctx`; default 1. Since NCCL 2.29.2. */
     int numRmaCtx;
-    /** The number of peers of a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3. */
+    /** The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3. */
     int maxP2pPeers;
-    /** 1: NCCL orders captured kernels (default). 0: the program does; `graphUsageMode` 0 or 1. Since NCCL 2.30.7. */
+    /**
+     * 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
+     */
     int graphStreamOrdering;
-    /** 1: launches of several communicators keep their order on the host; default 0. Since NCCL 2.31.2. */
+    /** 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2. */
     int launchOrderImplicit;
     /** The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2. */
     int numRmaSig;
-    /** 1: prepare signals at init, not with the first window; required without windows. Since NCCL 2.31.2. */
+    /**
+     * 1: prepare signals at init, not with the first window; required for signals without windows. Since NCCL 2.31.2.
+     */
     int rmaEagerInit;
     /** A value of `ncclHostCftMode_t`. Since NCCL 2.31.2. */
     int hostCftMode;
-    /** Values of `ncclNvlsHostMode_t`. Four bytes of padding follow. Since NCCL 2.32.3. */
+    /** A value of `ncclNvlsHostMode_t`, or a bitwise or of values. Four bytes of padding follow. Since NCCL 2.32.3. */
     int nvlsHostMode;
 } ncclConfig_t;
 
@@ -293,7 +299,7 @@ typedef struct ncclConfig_v23100 {
 /* ---- Configuration of one collective ------------------------------------------------------------------- */
 
 /**
- * An option for another vendor's build of NCCL; NVIDIA's build ignores the list.
+ * An option for another vendor's build of NCCL; NVIDIA's build ignores such options.
  *
  * Options are linked by `next`, in any order, without cycles and without duplicate keys.
  * Since NCCL 2.31.2.
@@ -322,10 +328,10 @@ typedef struct ncclConfigExt {
 /**
  * Options of one collective, for the functions whose names end in `Config`.
  *
- * Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The
- * struct and the memory that it points to must stay valid until the call (in a group: the outermost
- * `ncclGroupEnd`) has returned. A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower
- * `version` without `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
+ * Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
+ * the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
+ * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
+ * then copies `size` bytes into its own, shorter struct.
  * Since NCCL 2.31.2.
  */
 typedef struct ncclCollConfig_v23200 {
@@ -345,7 +351,7 @@ typedef struct ncclCollConfig_v23200 {
     int nvlsCTAs;
     /** Thread blocks per cluster, Hopper and later; one value for a whole group. Since NCCL 2.31.2. */
     int cgaClusterSize;
-    /** Names of the algorithms to choose from; `NULL` or empty: all. Since NCCL 2.31.2. */
+    /** Names of the algorithms to choose from, separated by commas; `NULL` or empty: all. Since NCCL 2.31.2. */
     const char *algSelection;
     /** 1 (default): fail if no algorithm of `algSelection` applies. 0: use any algorithm then. Since NCCL 2.31.2. */
     int forceAlgSelection;
@@ -356,9 +362,9 @@ typedef struct ncclCollConfig_v23200 {
     /**
      * Event of this rank that NCCL records once the kernel has been launched, or `NULL`.
      *
-     * Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and not for
-     * several processes; at most one per communicator and group. It must exist as long as any work waits for
-     * it, including captured graphs. NCCL built with CUDA older than 12.3 records it before the launch.
+     * Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and without
+     * `cudaEventInterprocess`; at most one per communicator and group. It must exist as long as any work, including
+     * captured graphs, waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
      * Since NCCL 2.32.3.
      */
     cudaEvent_t launchCompletionEvent;
@@ -430,11 +436,11 @@ ncclResult_t pncclGetVersion(int *version);
 /**
  * Creates the id with which the ranks of a new communicator find each other.
  *
- * Call it in one process and send the 128 bytes to the others. That process must live until all ranks have
- * joined: each call starts a thread and opens a port for them, and both remain if the ranks never join. Needs
- * no GPU. With `NCCL_COMM_ID=ip:port` set, no server is started. If the first call fails (for example, without
- * a usable network interface), later calls hang up to 2.21.5, and fail with the same error in newer versions.
- * Zero `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
+ * Call it in one process and send the 128 bytes to the others. That process must live until all ranks have joined: each
+ * call starts a thread and opens a port for them, and both remain if the ranks never join. Needs no GPU. With
+ * `NCCL_COMM_ID=ip:port` set, it does neither. If the first call fails (for example, without a usable network
+ * interface), later calls never return in versions up to 2.21.5, and fail with the same error in newer ones. Zero
+ * `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
@@ -508,8 +514,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
 /**
- * Stops the work of this communicator, but keeps it, so that the surviving ranks can be split or shrunk from
- * it.
+ * Stops the work of this communicator, and keeps the communicator, so that it can be split or shrunk.
  *
  * `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it no longer stores `ncclInProgress`; then
  * destroy, split or shrink. Collectives on it are `ncclInvalidUsage` afterwards; revoking twice or after
@@ -522,10 +527,10 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 /**
  * Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
  *
- * All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is
- * null. A null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle
- * when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. A null
- * `comm` crashes 2.23.4 and 2.24.3.
+ * All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
+ * null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle when the work ends
+ * (in a group or nonblocking: after the call), so the address must stay valid until then. A null `comm` crashes 2.23.4
+ * and 2.24.3.
  * Since NCCL 2.18.1.
  */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
@@ -572,8 +577,8 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniq
  * Joins a new communicator as `ncclCommInitRankConfig` does, with `nId` ids, which distributes the load of many
  * ranks.
  *
- * `commIds` holds `nId` ids, from 1 to `nranks`, the same in the same order on all ranks; each comes from a
- * separate `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
+ * `commIds` holds `nId` ids (1 to `nranks`), the same in the same order on all ranks; each comes from a separate
+ * `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
  * Since NCCL 2.23.4.
  */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
@@ -624,8 +629,8 @@ __attribute__((deprecated("not part of the supported NCCL API"))) void pncclRese
  * Stores the state of the communicator in `*asyncError`: healthy, in progress, or failed.
  *
  * Reports failures of enqueued operations, and the progress of a nonblocking call: `ncclInProgress` until it is
- * complete. The return value is the result of the query itself. Only one thread may poll a communicator. After
- * an error, abort it.
+ * complete. The return value is the result of the query itself. Only one thread may poll a communicator. After an
+ * error, abort the communicator.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
@@ -708,9 +713,9 @@ ncclResult_t pncclCommResume(ncclComm_t comm);
 typedef enum {
     /** Bytes of GPU memory that suspending would free. Since NCCL 2.29.7. */
     ncclStatGpuMemSuspend = 0,
-    /** 1 while that memory is freed, otherwise 0. Since NCCL 2.29.7. */
+    /** 1 while `ncclCommSuspend` has freed that memory, otherwise 0. Since NCCL 2.29.7. */
     ncclStatGpuMemSuspended = 1,
-    /** Bytes of GPU memory that remain allocated while suspended. Since NCCL 2.29.7. */
+    /** Bytes of GPU memory that remain allocated while the communicator is suspended. Since NCCL 2.29.7. */
     ncclStatGpuMemPersist = 2,
     /** Bytes of all GPU memory of the communicator that NCCL tracks. Since NCCL 2.29.7. */
     ncclStatGpuMemTotal = 3
@@ -728,10 +733,10 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
 /**
  * Registers `size` bytes at `buff` with all ranks, for symmetric collectives and one-sided operations.
  *
- * All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be
- * from `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `win`
- * when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. Success
- * with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
+ * All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
+ * `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the work
+ * ends (in a group or nonblocking: after the call), so `win` must stay valid until then. Success with a null `*win`
+ * means that this system has no symmetric memory. Deregister before freeing the memory.
  * Since NCCL 2.27.3.
  */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
@@ -1085,8 +1090,8 @@ ncclResult_t pncclScatterConfig(const void *sendbuff, void *recvbuff, size_t cou
 /**
  * Sends `count` elements to rank `peer`, which must receive as many of the same type.
  *
- * The stream waits for the matching receive. If two ranks both send and receive, each must put its calls into
- * one group to avoid a deadlock. Sends to a peer match its receives in order.
+ * The stream waits for the matching receive. If two ranks both send and receive, each must put its calls into one group
+ * to avoid a deadlock. Sends to a peer match the peer's receives in order.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
@@ -1138,9 +1143,9 @@ ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, nccl
  * Since NCCL 2.29.2.
  */
 typedef struct {
-    /** The number of times that the signal is raised. Since NCCL 2.29.2. */
+    /** The number of times that the signal must be raised. Since NCCL 2.29.2. */
     int opCnt;
-    /** The rank that raises it. Since NCCL 2.29.2. */
+    /** The rank that raises the signal. Since NCCL 2.29.2. */
     int peer;
     /** The number of the signal, below `numRmaSig`. Since NCCL 2.29.2. */
     int sigIdx;
@@ -1163,16 +1168,16 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclC
 /**
  * Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
  *
- * Required if one thread drives several ranks, or if sends and receives must progress together; also launches
- * several operations as one. Groups nest. Do not mix in one group calls that create communicators and
- * operations, blocking and nonblocking communicators, or captured and other streams.
+ * Required if one thread drives several ranks, or if sends and receives must progress together; also launches several
+ * operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking with
+ * nonblocking communicators, or captured with other streams.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGroupStart();
 ncclResult_t pncclGroupStart();
 
 /**
- * Closes a group; the outermost one enqueues the collected operations, or waits until the communicators exist.
+ * Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
  *
  * The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  * group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
@@ -1339,8 +1344,8 @@ ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char **out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char **out);
 
 /**
- * Copies the bytes of a parameter of any type to `out`, which has space for `maxLen`, and stores their number
- * in `*len`.
+ * Copies the bytes of a parameter of any type to `out`, which has space for `maxLen` bytes, and stores their number in
+ * `*len`.
  *
  * Too little space is `ncclInvalidArgument`.
  * Since NCCL 2.30.4.

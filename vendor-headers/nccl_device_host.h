@@ -5,8 +5,8 @@
  * (names, types, values, order of fields) are NCCL's ABI; the comments are ours. NVIDIA declares them in
  * nccl_device/host.h and the headers that it includes. The conventions of nccl.h apply, and also:
  *
- * - Structs here are not append-only. `ncclCommProperties_t` and `ncclDevCommRequirements_t` are from 2.29.7
- *   on; `ncclDevComm_t` changes with nearly every version, and is declared here as in 2.31.2 and 2.32.3.
+ * - Not all structs here are append-only: `ncclCommProperties_t` and `ncclDevCommRequirements_t` are, from 2.29.7 on;
+ *   `ncclDevComm_t` changes with nearly every version, and is declared here as in 2.31.2 and 2.32.3.
  * - A library accepts structs whose `version` is from 2.29.2 up to its own version, and fills in the fields of
  *   that version; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed the value of
  *   `ncclGetVersion`.
@@ -28,7 +28,7 @@ extern "C" {
 /* ---- Teams --------------------------------------------------------------------------------------------- */
 
 /**
- * A team: ranks of a communicator at equal distances, including the caller.
+ * A team: ranks of a communicator whose numbers are evenly spaced, including the caller.
  *
  * Since NCCL 2.28.3.
  */
@@ -37,12 +37,12 @@ struct ncclTeam {
     int nRanks;
     /** The caller's number in the team. Since NCCL 2.28.3. */
     int rank;
-    /** The distance of neighbors in the communicator. Since NCCL 2.28.3. */
+    /** The difference between neighbors' numbers in the communicator. Since NCCL 2.28.3. */
     int stride;
 };
 
 /**
- * A team, passed by value.
+ * Another name of `struct ncclTeam`.
  *
  * Since NCCL 2.28.3.
  */
@@ -54,11 +54,11 @@ typedef struct ncclTeam ncclTeam_t;
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** All ranks in one level. Since NCCL 2.31.2. */
+    /** All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_FLAT = 0,
-    /** The level of two that uses multicast. Since NCCL 2.31.2. */
+    /** The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_MULTIMEM = 1,
-    /** The level of two that uses loads and stores. Since NCCL 2.31.2. */
+    /** The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_LSA = 2
 } ncclCftTeamMode_t;
 
@@ -86,14 +86,14 @@ typedef ncclDevResourceHandle ncclDevResourceHandle_t;
 typedef uint32_t ncclGinSignal_t;
 
 /**
- * The number of a counter of GPU-initiated networking.
+ * The number of a GIN counter.
  *
  * Since NCCL 2.28.7.
  */
 typedef uint32_t ncclGinCounter_t;
 
 /**
- * A logical endpoint.
+ * The number of a logical endpoint of the compute fabric transport (CFT).
  *
  * Since NCCL 2.31.2.
  */
@@ -115,88 +115,88 @@ typedef ncclCftLeId ncclCftLeId_t;
  * Since NCCL 2.28.3.
  */
 struct ncclMultimemHandle {
-    /** An address for kernels. Since NCCL 2.28.3. */
+    /** The address, for kernels. Since NCCL 2.28.3. */
     void *mcBasePtr;
 };
 
 /**
- * A multicast handle, passed by value.
+ * Another name of `struct ncclMultimemHandle`.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclMultimemHandle ncclMultimemHandle_t;
 
 /**
- * Barriers of ranks that access each other by loads and stores (an LSA team).
+ * The handle for kernels of barriers of an LSA team: ranks that access each other by loads and stores.
  *
  * Since NCCL 2.28.3.
  */
 struct ncclLsaBarrierHandle {
-    /** The location of their state. Since NCCL 2.28.3. */
+    /** The location of the barriers' state. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t bufHandle;
     /** The number of barriers. Since NCCL 2.28.3. */
     int nBarriers;
 };
 
 /**
- * The handle that kernels use.
+ * Another name of `struct ncclLsaBarrierHandle`.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 
 /**
- * Barriers by GPU-initiated networking.
+ * The handle for kernels of barriers that use GIN.
  *
  * Since NCCL 2.28.7.
  */
 struct ncclGinBarrierHandle {
-    /** The first of their signals. Since NCCL 2.28.7. */
+    /** The first signal of the barriers. Since NCCL 2.28.7. */
     ncclGinSignal_t signal0;
-    /** A buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7. */
+    /** Not used; a buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7. */
     ncclDevResourceHandle_t unused;
 };
 
 /**
- * The handle that kernels use.
+ * Another name of `struct ncclGinBarrierHandle`.
  *
  * Since NCCL 2.28.7.
  */
 typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
 
 /**
- * Barriers by logical endpoints.
+ * The handle for kernels of barriers that use logical endpoints.
  *
  * Since NCCL 2.31.2.
  */
 struct ncclCftBarrierHandle {
-    /** The location of their state. Since NCCL 2.31.2. */
+    /** The location of the barriers' state. Since NCCL 2.31.2. */
     ncclDevResourceHandle_t bufHandle;
     /** The number of barriers. Since NCCL 2.31.2. */
     int nBarriers;
 };
 
 /**
- * The handle that kernels use.
+ * Another name of `struct ncclCftBarrierHandle`.
  *
  * Since NCCL 2.31.2.
  */
 typedef struct ncclCftBarrierHandle ncclCftBarrierHandle_t;
 
 /**
- * A low-latency all-to-all.
+ * The handle for kernels of a low-latency all-to-all.
  *
  * Since NCCL 2.28.3.
  */
 struct ncclLLA2AHandle {
-    /** The location of its slots. Since NCCL 2.28.3. */
+    /** The location of the slots. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t bufHandle;
     /** The number of slots. Since NCCL 2.28.3. */
     uint32_t nSlots;
 };
 
 /**
- * The handle that kernels use.
+ * Another name of `struct ncclLLA2AHandle`.
  *
  * Since NCCL 2.28.3.
  */
@@ -221,22 +221,22 @@ typedef enum {
 } ncclGinConnectionType_t;
 
 /**
- * The path of GPU-initiated networking to the network.
+ * The means by which GPU-initiated networking (GIN) reaches the network.
  *
  * Since NCCL 2.29.2.
  */
 typedef enum {
-    /** No path; as a requirement: any path. Since NCCL 2.29.2. */
+    /** No GIN; as a requirement: any type. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_NONE = 0,
-    /** A thread of the CPU. Since NCCL 2.29.2. */
+    /** A thread on the CPU. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_PROXY = 2,
     /** GPUDirect async, kernel-initiated. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_GDAKI = 3,
     /** GPU-Push Interface (GPI). Since NCCL 2.30.7. */
     NCCL_GIN_TYPE_GPI = 4,
-    /** Amazon's EFA. Since NCCL 2.31.2. */
+    /** Amazon's Elastic Fabric Adapter (EFA). Since NCCL 2.31.2. */
     NCCL_GIN_TYPE_EFA_GDA = 5,
-    /** Above all other values; it changes with each new one. Since NCCL 2.31.2. */
+    /** One above the last value; it changes with each new one. Since NCCL 2.31.2. */
     NCCL_GIN_MAX_TYPES = 6
 } ncclGinType_t;
 
@@ -259,25 +259,25 @@ typedef struct ncclCommProperties {
     int nRanks;
     /** The number of the rank's device in CUDA. Since NCCL 2.29.2. */
     int cudaDev;
-    /** The number of the rank's device in the driver's management library. Since NCCL 2.29.2. */
+    /** The number of the rank's device in NVML. Since NCCL 2.29.2. */
     int nvmlDev;
     /** True if `ncclDevCommCreate` works on this system. Since NCCL 2.29.2. */
     bool deviceApiSupport;
     /** True if the LSA team has multicast memory. Since NCCL 2.29.2. */
     bool multimemSupport;
-    /** The path of GPU-initiated networking to all peers; one byte at 34 before. Since NCCL 2.29.7. */
+    /** The type of GIN that reaches all peers; before 2.29.7, one byte at offset 34. Since NCCL 2.29.7. */
     ncclGinType_t ginType;
     /** The number of LSA teams that the ranks form. Since NCCL 2.29.7. */
     int nLsaTeams;
     /** True if the host's one-sided operations (`ncclPutSignal`) work on this system. Since NCCL 2.29.7. */
     bool hostRmaSupport;
-    /** The path of GPU-initiated networking to the peers of the same rail. Since NCCL 2.29.7. */
+    /** The type of GIN that reaches the peers of the same rail. Since NCCL 2.29.7. */
     ncclGinType_t railedGinType;
     /** A number that identifies the communicator. Since NCCL 2.31.2. */
     uint64_t commHash;
     /** The minimum of `ginCustomStride`. Since NCCL 2.31.2. */
     int ginMinStride;
-    /** The largest set of peers that GPU-initiated networking can connect. Since NCCL 2.31.2. */
+    /** The largest set of peers that GIN can connect. Since NCCL 2.31.2. */
     ncclGinConnectionType_t ginConnectionType;
     /** True for each `ncclGinType_t` that is available. Since NCCL 2.31.2. */
     bool ginSupport[64];
@@ -300,14 +300,14 @@ typedef struct ncclCommProperties {
 /* ---- Requirements of a device communicator ------------------------------------------------------------- */
 
 /**
- * A buffer, signals and counters for a device communicator, in a linked list.
+ * An entry in a linked list: a buffer, signals and counters for a device communicator.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclDevResourceRequirements {
-    /** The next one, or `NULL`. Since NCCL 2.28.3. */
+    /** The next entry, or `NULL`. Since NCCL 2.28.3. */
     struct ncclDevResourceRequirements *next;
-    /** Bytes of the buffer. Since NCCL 2.28.3. */
+    /** The size of the buffer in bytes. Since NCCL 2.28.3. */
     size_t bufferSize;
     /** The alignment of the buffer. Since NCCL 2.28.3. */
     size_t bufferAlign;
@@ -324,16 +324,16 @@ typedef struct ncclDevResourceRequirements {
 } ncclDevResourceRequirements_t;
 
 /**
- * A team for a device communicator, in a linked list.
+ * An entry in a linked list: a team for a device communicator.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclTeamRequirements {
-    /** The next one, or `NULL`. Since NCCL 2.28.3. */
+    /** The next entry, or `NULL`. Since NCCL 2.28.3. */
     struct ncclTeamRequirements *next;
     /** The team. Since NCCL 2.28.3. */
     ncclTeam_t team;
-    /** True if it needs multicast memory. Since NCCL 2.28.3. */
+    /** True if the team needs multicast memory. Since NCCL 2.28.3. */
     bool multimem;
     /** The address to which `ncclDevCommCreate` writes the handle of that memory, or `NULL`. Since NCCL 2.28.3. */
     ncclMultimemHandle_t *outMultimemHandle;
@@ -373,50 +373,50 @@ typedef struct ncclDevCommRequirements {
     ncclTeamRequirements_t *teamRequirementsList;
     /** True if the LSA team needs multicast memory. Since NCCL 2.28.3. */
     bool lsaMultimem;
-    /** Barriers of all ranks. Since NCCL 2.28.7. */
+    /** The number of barriers of all ranks. Since NCCL 2.28.7. */
     int barrierCount;
-    /** Barriers in the LSA team. Since NCCL 2.28.3. */
+    /** The number of barriers in the LSA team. Since NCCL 2.28.3. */
     int lsaBarrierCount;
-    /** Barriers in the rail, by the network. Since NCCL 2.28.7. */
+    /** The number of barriers in the rail, which use the network. Since NCCL 2.28.7. */
     int railGinBarrierCount;
-    /** Thread blocks with low-latency all-to-all. Since NCCL 2.28.7. */
+    /** The number of thread blocks that use low-latency all-to-all. Since NCCL 2.28.7. */
     int lsaLLA2ABlockCount;
-    /** Slots of each thread block, see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7. */
+    /** The number of slots of each thread block; see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7. */
     int lsaLLA2ASlotCount;
-    /** True to enable GPU-initiated networking even if it is not needed. Since NCCL 2.28.7. */
+    /** True to enable GIN even if no other field needs it. Since NCCL 2.28.7. */
     bool ginForceEnable;
-    /** The number of its contexts; a hint. Since NCCL 2.28.7. */
+    /** The number of GIN contexts; a hint. Since NCCL 2.28.7. */
     int ginContextCount;
-    /** Signals, numbered from 0. Since NCCL 2.28.7. */
+    /** The number of signals, numbered from 0. Since NCCL 2.28.7. */
     int ginSignalCount;
-    /** Counters, numbered from 0. Since NCCL 2.28.7. */
+    /** The number of counters, numbered from 0. Since NCCL 2.28.7. */
     int ginCounterCount;
-    /** The peers to connect with. Since NCCL 2.29.7. */
+    /** The peers that GIN connects. Since NCCL 2.29.7. */
     ncclGinConnectionType_t ginConnectionType;
     /** True if the contexts are exclusive to this device communicator. Since NCCL 2.29.7. */
     bool ginExclusiveContexts;
-    /** Length of the queues, 0 for NCCL's default. Since NCCL 2.29.7. */
+    /** The length of the queues; 0 for NCCL's default. Since NCCL 2.29.7. */
     int ginQueueDepth;
     /** The network's traffic class, or `NCCL_CONFIG_UNDEF_INT`. Since NCCL 2.30.3. */
     int ginTrafficClass;
-    /** Barriers of all ranks, by the network. Since NCCL 2.30.3. */
+    /** The number of barriers of all ranks that use only the network. Since NCCL 2.30.3. */
     int worldGinBarrierCount;
     /** True if kernels use strong signals. Since NCCL 2.30.7. */
     bool ginStrongSignalsRequired;
-    /** True if kernels signal by address. Since NCCL 2.30.7. */
+    /** True if kernels raise signals by address. Since NCCL 2.30.7. */
     bool ginVaSignalsRequired;
     /** The stride of `NCCL_GIN_CONNECTION_CUSTOM_STRIDE`. Since NCCL 2.31.2. */
     int ginCustomStride;
-    /** The path to the network. Since NCCL 2.31.2. */
+    /** The required type of GIN. Since NCCL 2.31.2. */
     ncclGinType_t ginType;
     /**
      * True if kernels are compiled at run time with the library's own headers: the device communicator then has
      * the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
      */
     bool useRuntimeVersion;
-    /** Values of `ncclCftCap_t`, combined. Since NCCL 2.31.2. */
+    /** A bitwise or of values of `ncclCftCap_t`. Since NCCL 2.31.2. */
     int cftCaps;
-    /** Barriers by logical endpoints. Since NCCL 2.31.2. */
+    /** The number of barriers that use logical endpoints. Since NCCL 2.31.2. */
     int cftBarrierCount;
 } ncclDevCommRequirements_t;
 
@@ -471,7 +471,7 @@ struct ncclDevComm {
     int nRanks;
     /** The reciprocal of `nRanks`. Since NCCL 2.28.3. */
     uint32_t nRanks_rcp32;
-    /** The rank in the LSA team. Since NCCL 2.28.3. */
+    /** This rank's number in the LSA team. Since NCCL 2.28.3. */
     int lsaRank;
     /** The size of the LSA team. Since NCCL 2.28.3. */
     int lsaSize;
@@ -479,11 +479,11 @@ struct ncclDevComm {
     uint32_t lsaSize_rcp32;
     /** The communicator's windows. Since NCCL 2.28.3. */
     ncclDevCommWindowTable_t windowTable;
-    /** The window of its own buffer. Since NCCL 2.28.3. */
+    /** The window of the device communicator's own buffer. Since NCCL 2.28.3. */
     ncclWindow_t resourceWindow;
     /** The part of that window that kernels use. Since NCCL 2.28.3. */
     ncclResourceWindow_vidmem_t resourceWindow_inlined;
-    /** Barriers of all ranks, the part of the network. Since NCCL 2.31.2. */
+    /** Barriers of all ranks: the part that uses the network. Since NCCL 2.31.2. */
     ncclGinBarrierHandle_t hybridDenseGinBarrier;
     /** Multicast memory of the LSA team. Since NCCL 2.28.3. */
     ncclMultimemHandle_t lsaMultimem;
@@ -491,21 +491,21 @@ struct ncclDevComm {
     ncclLsaBarrierHandle_t lsaBarrier;
     /** Barriers of the rail. Since NCCL 2.28.7. */
     ncclGinBarrierHandle_t railGinBarrier;
-    /** Connections in use. Since NCCL 2.29.7. */
+    /** The number of connections in use. Since NCCL 2.29.7. */
     uint8_t ginConnectionCount;
-    /** The path to the network. Since NCCL 2.31.2. */
+    /** The index of the GIN backend. Since NCCL 2.31.2. */
     uint8_t backendIndex;
     /** The kind of each connection. Since NCCL 2.29.2. */
     uint8_t ginNetDeviceTypes[NCCL_GIN_MAX_CONNECTIONS];
     /** The state of each connection. Since NCCL 2.28.7. */
     void *ginHandles[NCCL_GIN_MAX_CONNECTIONS];
-    /** Signals. Since NCCL 2.28.7. */
+    /** The number of signals. Since NCCL 2.28.7. */
     int ginSignalCount;
-    /** Counters. Since NCCL 2.28.7. */
+    /** The number of counters. Since NCCL 2.28.7. */
     int ginCounterCount;
     /** The kernels' copies of the signals. Since NCCL 2.28.7. */
     uint64_t *ginSignalShadows;
-    /** Contexts. Since NCCL 2.28.7. */
+    /** The number of contexts. Since NCCL 2.28.7. */
     uint32_t ginContextCount;
     /** The distance between connected ranks. Since NCCL 2.31.2. */
     int ginConnectionStride;
@@ -515,21 +515,21 @@ struct ncclDevComm {
     bool ginStrongLegacySignals;
     /** A flag that is not zero once the communicator is aborted. Since NCCL 2.29.7. */
     uint32_t *abortFlag;
-    /** Barriers of all ranks, the part of the LSA team. Since NCCL 2.30.3. */
+    /** Barriers of all ranks: the part in the LSA team. Since NCCL 2.30.3. */
     ncclLsaBarrierHandle_t hybridLsaBarrier;
-    /** Barriers of all ranks, the part of the rail. Since NCCL 2.30.3. */
+    /** Barriers of all ranks: the part in the rail. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t hybridRailGinBarrier;
-    /** Barriers of all ranks by the network alone. Since NCCL 2.30.3. */
+    /** Barriers of all ranks that use only the network. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t worldGinBarrier;
-    /** The reciprocal of the stride. Since NCCL 2.31.2. */
+    /** The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2. */
     uint32_t ginConnectionStride_rcp32;
-    /** The rank in the team of logical endpoints. Since NCCL 2.31.2. */
+    /** This rank's number in the team of logical endpoints. Since NCCL 2.31.2. */
     int cftRank;
     /** The size of the team of logical endpoints. Since NCCL 2.31.2. */
     int cftSize;
-    /** The rank in the multicast team of logical endpoints. Since NCCL 2.31.2. */
+    /** This rank's number in the multicast team of logical endpoints. Since NCCL 2.31.2. */
     int cftMultimemRank;
-    /** The size of the multicast team. Since NCCL 2.31.2. */
+    /** The size of the multicast team of logical endpoints. Since NCCL 2.31.2. */
     int cftMultimemSize;
     /** The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2. */
     uint32_t cftMultimemSize_rcp32;
@@ -537,9 +537,9 @@ struct ncclDevComm {
     ncclCftLeId ucLeId;
     /** The endpoint for multicast. Since NCCL 2.31.2. */
     ncclCftLeId mcLeId;
-    /** Barriers by endpoints. Since NCCL 2.31.2. */
+    /** Barriers that use endpoints. Since NCCL 2.31.2. */
     ncclCftBarrierHandle_t cftBarrier;
-    /** Barriers by endpoints and multicast. Since NCCL 2.31.2. */
+    /** Barriers that use endpoints and multicast. Since NCCL 2.31.2. */
     ncclCftBarrierHandle_t cftMultimemBarrier;
 };
 
@@ -576,14 +576,14 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t *devComm);
 /* ---- Addresses of windows ------------------------------------------------------------------------------ */
 
 /**
- * Stores the address of `offset` bytes into the window, in the multicast memory of the LSA team.
+ * Stores the address in the LSA team's multicast memory that is `offset` bytes into the window.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **outPtr);
 
 /**
- * Stores the address of `offset` bytes into the window, in a team's multicast memory.
+ * Stores the address in a team's multicast memory that is `offset` bytes into the window.
  *
  * Since NCCL 2.29.2.
  */
@@ -591,21 +591,21 @@ ncclResult_t ncclGetMultimemDevicePointer(
     ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem, void **outPtr);
 
 /**
- * Stores the address of `offset` bytes into the window of a rank of the LSA team.
+ * Stores the address that is `offset` bytes into the window of rank `lsaRank` of the LSA team.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank, void **outPtr);
 
 /**
- * Stores the address of `offset` bytes into the window of a rank of the communicator.
+ * Stores the address that is `offset` bytes into the window of rank `peer` of the communicator.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **outPtr);
 
 /**
- * Stores the endpoint, and the offset in it, by which multicast reaches `offset` bytes into the window.
+ * Stores the endpoint, and the offset in it, by which multicast reaches the byte `offset` of the window.
  *
  * Since NCCL 2.31.2.
  */
@@ -613,7 +613,7 @@ ncclResult_t ncclGetMultimemDeviceLeInfo(
     ncclWindow_t window, size_t offset, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the endpoint and the offset for a rank of a team that `ncclTeamCft` returned.
+ * Stores the endpoint and the offset in it for rank `peerCft` of a team that `ncclTeamCft` returned.
  *
  * Since NCCL 2.31.2.
  */
@@ -621,7 +621,7 @@ ncclResult_t ncclGetCftDeviceLeInfo(
     ncclWindow_t window, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the endpoint and the offset for a rank of the communicator.
+ * Stores the endpoint and the offset in it for rank `peerWorld` of the communicator.
  *
  * Since NCCL 2.31.2.
  */
@@ -645,7 +645,7 @@ ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
 /**
- * Returns the team of the ranks that the caller reaches by logical endpoints.
+ * Returns a team of ranks that the caller reaches by logical endpoints; `mode` selects them.
  *
  * Since NCCL 2.31.2.
  */
@@ -659,14 +659,14 @@ ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);
 
 /**
- * Returns the number in the communicator of a rank of the team.
+ * Converts rank `rank` of the team to its number in the communicator.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * Returns the number in the LSA team of a rank of the team.
+ * Converts rank `rank` of the team to its number in the LSA team.
  *
  * Since NCCL 2.28.3.
  */
@@ -690,7 +690,7 @@ ncclResult_t ncclLsaBarrierCreateRequirement(
     ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle_t *outHandle, ncclDevResourceRequirements_t *outReq);
 
 /**
- * Fills in the requirements of barriers by the network.
+ * Fills in the requirements of barriers that use the network.
  *
  * Since NCCL 2.28.7.
  */

@@ -79,27 +79,28 @@ impl Found {
 pub enum Backend {
     /// Linked at build time.
     Linked {
-        /// The file that the dynamic linker chose; `None` if the system does not report it.
+        /// The file that contains NCCL's functions: a shared library, or the program if it contains a static NCCL. `None` if the
+        /// file is unknown.
         path: Option<PathBuf>,
     },
     /// Loaded at run time.
     Loaded {
-        /// The file.
+        /// The library's file.
         path: PathBuf,
-        /// The place in the search that named the file, such as an environment variable.
+        /// The source of the path, such as an environment variable.
         source: &'static str,
-        /// The places that were searched before, with the rejected candidates.
+        /// The earlier attempts of the search, which failed.
         rejected: Vec<Attempt>,
     },
-    /// A function table of this process.
+    /// A function table in this process; see [`Nccl::from_table`](crate::nccl::Nccl::from_table).
     InProcess {
-        /// The name that was given to it.
+        /// The name that was passed to `from_table`.
         name: &'static str,
     },
 }
 
 impl Backend {
-    /// Returns the file of the implementation; `None` if it has none, or if it is unknown.
+    /// Returns the file of the implementation; `None` for a function table, or if the file is unknown.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {

@@ -73,9 +73,9 @@ unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {
-    /// Host memory, used by the CPU backend.
+    /// Host memory, used by the CPU backend without the CUDA emulation.
     Host,
-    /// GPU memory, used by NCCL.
+    /// GPU memory, used by NCCL; or emulated GPU memory.
     Device,
 }
 

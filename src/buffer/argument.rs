@@ -7,16 +7,16 @@ use crate::buffer::{AnyElement, MemorySpace, Slice, SliceMut};
 use crate::data_type::{DataType, Element};
 use crate::stream::StreamRef;
 
-/// The result of preparing a buffer. The error is the reason why the buffer cannot be used, such as a CUDA error. The operation
-/// does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with this text and the kind
-/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady), or with the text and the kind of the reason if that is an
-/// `Error::InvalidArgument` itself.
+/// The result of preparing a buffer. An error is the reason why the buffer cannot be used, such as a CUDA error. The operation
+/// then does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with the reason's text and
+/// the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). If the reason is an `Error::InvalidArgument` itself, its
+/// kind is kept.
 pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 
-/// A buffer that an operation reads: a reference to a slice, an array, a vector or an [`NcclBuffer`](crate::buffer::NcclBuffer),
-/// or a [`Slice`].
+/// A buffer that an operation reads, such as a reference to a slice, an array, a vector or an
+/// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`Slice`].
 ///
-/// Implement it for references to the buffers of another crate, and for its views by value:
+/// Implement it for references to another crate's buffers, and for that crate's view types by value:
 ///
 /// ```
 /// use libnccl::{ReduceOp, Slice, SliceMut, StreamRef, buffer::{Buffer, BufferMut, BufferResult}};
@@ -54,14 +54,13 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 ///
 /// - [`into_slice`](Self::into_slice) makes `stream` wait for the work that produces the elements, if it is on another stream
 ///   (`cudaStreamWaitEvent`).
-/// - The drop of the guard makes the stream that frees or reuses the memory wait for `stream`: it records an event there
-///   (`cudaEventRecord`).
+/// - Dropping the guard makes the stream that frees or reuses the memory wait for an event on `stream` (`cudaEventRecord`).
 ///
-/// cudarc's `device_ptr` works in the same way. If the allocator has one stream for everything, or waits for the device before it
-/// frees memory, the guard is `()`.
+/// cudarc's `device_ptr` works in the same way. If all work uses one stream, or if the allocator waits for the device before it
+/// frees memory, the guard can be `()`.
 ///
 /// Other work may write device memory at the same time. The elements then have unspecified values, which is sound because every
-/// bit pattern is a valid [`Element`].
+/// bit pattern is a valid value of an [`Element`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can read",
     label = "not a buffer",
@@ -88,7 +87,7 @@ pub trait Buffer<'a> {
     ) -> BufferResult<(Slice<'a, Self::Element>, Self::Guard)>;
 }
 
-/// A buffer that an operation writes: a mutable reference to a slice, an array, a vector or an
+/// A buffer that an operation writes, such as a mutable reference to a slice, an array, a vector or an
 /// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`SliceMut`]. For an implementation, see [`Buffer`].
 ///
 /// Rust does not reborrow a generic argument, so `buffer: &mut B` moves into the first operation. To use it again, pass
@@ -113,8 +112,8 @@ pub trait Buffer<'a> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// In a group, buffers have the lifetime of the group. There, such a function takes a reference `buffer: &mut B` with the
-/// bound `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
+/// In a group, buffers must outlive the group. A generic function that opens a group therefore takes a reference `buffer: &mut B`
+/// with the bound `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",
     label = "not a buffer that can be written",
@@ -125,7 +124,7 @@ pub trait BufferMut<'a> {
     /// The type of the elements.
     type Element: 'static;
 
-    /// A value that is kept until the operation is enqueued, as [`Buffer::Guard`].
+    /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
 
     /// Prepares the buffer for an operation that writes it on `stream`.
@@ -208,10 +207,9 @@ host_buffers! {
     (const N: usize) [T; N];
 }
 
-/// A buffer of bytes whose element type is known only at run time. It keeps the guard of the buffer.
+/// A buffer of bytes whose element type is known only at run time.
 ///
-/// It accepts tensors that own bytes, such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, without raw
-/// addresses:
+/// It wraps byte buffers such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, without raw addresses:
 ///
 /// ```
 /// use libnccl::{Communicator, DataType, ReduceOp, Result, StreamRef, buffer::{AnyBuffer, BufferMut}};

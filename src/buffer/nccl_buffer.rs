@@ -19,7 +19,7 @@ use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::stream::StreamRef;
 
-/// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
+/// A buffer that NCCL has allocated, as [`register`](crate::Communicator::register) and windows require. Since NCCL 2.19.3.
 ///
 /// With NCCL it is in GPU memory, and with the CPU backend in host memory, where [`as_slice`](Self::as_slice) returns its elements.
 /// Pass `&buffer` or `&mut buffer` to operations.
@@ -40,8 +40,9 @@ use crate::stream::StreamRef;
 /// memory when the buffer is dropped. So dropping a buffer *leaks* it if the buffer was passed to an operation, or if a
 /// [`Slice`] of it was created. To free it, call [`assume_idle`](Self::assume_idle) before the drop, once the work has run.
 ///
-/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is a [`Window`](crate::window::Window) is
-/// leaked in both memory spaces, because other ranks may access it at any time, unless `assume_idle` promises that they do not.
+/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is or was a [`Window`](crate::window::Window) is
+/// leaked in both memory spaces, because other ranks may access it at any time, unless the caller of `assume_idle` promises that
+/// they do not.
 ///
 /// ```
 /// # use libnccl::{ReduceOp, StreamRef};
@@ -196,8 +197,8 @@ impl<T: Element> NcclBuffer<T> {
         Some(SliceMut::from(self).slice(range.start, range.len()))
     }
 
-    /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them.
-    /// Operations that are enqueued with it from now on make it busy again. For an example, see [`NcclBuffer`].
+    /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them. A later
+    /// operation with the buffer cancels the promise. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
     /// - All work of this rank that uses the buffer has run.
@@ -211,8 +212,8 @@ impl<T: Element> NcclBuffer<T> {
     /// Frees the memory as a drop does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] if work may still use the memory, on a GPU or as a window. The memory is leaked.
-    /// - [`Error::InvalidUsage`] if it is registered. The memory is freed after its registrations.
+    /// - [`Error::InvalidUsage`] if work may still use the memory (see [`NcclBuffer`]), which is then leaked.
+    /// - [`Error::InvalidUsage`] if a registration or window of the buffer exists. The memory is freed with the last of these.
     /// - [`Error::Nccl`] if NCCL fails. The memory cannot be used anymore.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
@@ -330,7 +331,7 @@ impl<'a, T: Element> BufferMut<'a> for &'a mut NcclBuffer<T> {
     }
 }
 
-/// Counts as a use by an operation, even if the slice is not used.
+/// Counts as a use of the buffer by an operation, even if the slice is not used.
 impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     #[inline]
     fn from(buffer: &'a NcclBuffer<T>) -> Self {
@@ -343,7 +344,7 @@ impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     }
 }
 
-/// Counts as a use by an operation, even if the slice is not used.
+/// Counts as a use of the buffer by an operation, even if the slice is not used.
 impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for SliceMut<'a, T> {
     #[inline]
     fn from(buffer: &'a mut NcclBuffer<T>) -> Self {

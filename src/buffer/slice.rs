@@ -10,7 +10,7 @@ use crate::backend::MemorySpace;
 use crate::data_type::{DataType, Element};
 use crate::error::{Error, InvalidArgumentKind, Result};
 
-/// Borrowed memory that an operation reads: host memory, or device memory by [`from_device_ptr`](Self::from_device_ptr).
+/// Borrowed memory that an operation reads: host memory, or device memory from [`from_device_ptr`](Self::from_device_ptr).
 ///
 /// Operations also accept references to [buffers](crate::buffer::Buffer) directly.
 ///
@@ -35,7 +35,8 @@ pub struct SliceMut<'a, T> {
 
 /// The element type of a [`Slice`] whose data type is known only at run time; see [`Slice::from_bytes`]. It has no values.
 ///
-/// All operations accept such slices. The two slices of an operation must have the same data type.
+/// All operations accept such slices, except [`put_signal`](crate::Communicator::put_signal). The two slices of an operation must
+/// have the same data type.
 #[derive(Debug, Clone, Copy)]
 pub enum AnyElement {}
 
@@ -123,7 +124,7 @@ macro_rules! slices {
                 Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
             }
 
-            /// Forgets the element type at compile time, and keeps it at run time.
+            /// Replaces the element type by [`AnyElement`]; the data type remains known at run time.
             #[must_use]
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }
@@ -161,8 +162,8 @@ macro_rules! slices {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Restricts the slice to communicators of a CUDA device; their operations return an error otherwise. Changes nothing
-            /// if `device` is `None`, or if the device of the slice is known already.
+            /// Restricts the slice to communicators of a CUDA device: on GPUs, operations of other communicators return an error.
+            /// Changes nothing if `device` is `None`, or if the slice has a device already.
             #[inline]
             #[must_use]
             pub const fn on_device(mut self, device: Option<i32>) -> Self {
@@ -222,12 +223,12 @@ impl<T: Element> Slice<'_, T> {
     ///
     /// # Safety
     /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with;
-    /// [`on_device`](Self::on_device) restricts which these are. The memory stays allocated until the work that reads it *has run*
-    /// on its stream, which is after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the
-    /// elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
+    /// [`on_device`](Self::on_device) restricts these. The memory stays allocated until the work that reads it *has run* on its
+    /// stream, perhaps after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements
+    /// exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///
-    /// In [`Buffer::into_slice`](crate::buffer::Buffer::into_slice), that work is the work that is enqueued on the stream before
-    /// the guard is dropped.
+    /// For a slice that [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returns, this applies to the work that is
+    /// enqueued on the stream before the guard is dropped.
     ///
     /// If other work on the device writes the memory at the same time, the elements have unspecified values.
     #[must_use]
@@ -312,7 +313,7 @@ impl<T> SliceMut<'_, T> {
         Some((self.slice(0, middle), self.slice(middle, rest)))
     }
 
-    /// Splits the slice into parts of `length` elements. The last one may be shorter.
+    /// Splits the slice into parts of `length` elements. The last part may be shorter.
     ///
     /// ```
     /// use libnccl::SliceMut;

@@ -17,8 +17,8 @@ use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::sys;
 use crate::unique_id::UniqueId;
 
-/// A communicator to be created from another one; see [`Communicator::split`], [`Communicator::shrink`] and
-/// [`Communicator::grow`].
+/// A builder for a communicator that is created from another one, its parent; see [`Communicator::split`],
+/// [`Communicator::shrink`] and [`Communicator::grow`].
 #[derive(Debug)]
 #[must_use = "`init` creates the communicator"]
 pub struct ChildBuilder<'a, T = Communicator> {
@@ -36,22 +36,23 @@ enum Child<'a> {
     Grow { size: usize, id: Option<&'a UniqueId> },
 }
 
-/// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
+/// The treatment of work in progress by [`Communicator::shrink`]. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// All work is complete: the excluded ranks have not failed.
+    /// Nothing is aborted: for a communicator that has not failed and whose work is complete.
     #[default]
     #[doc(alias = "NCCL_SHRINK_DEFAULT")]
     Default,
-    /// Work in progress is aborted, because ranks have failed.
+    /// Work in progress is aborted, for example because ranks have failed.
     #[doc(alias = "NCCL_SHRINK_ABORT")]
     Abort,
 }
 
 impl Communicator {
     /// Returns a builder that splits the ranks into new communicators: all ranks with the same `color` form one, ordered by
-    /// `key`, then by their rank in this one. A rank without a color joins none, and gets `None`. Since NCCL 2.18.1.
+    /// `key`, then by their rank in this one. A rank whose `color` is `None` joins none, and its `init` returns `None`. Since
+    /// NCCL 2.18.1.
     ///
     /// All ranks call [`init`](ChildBuilder::init). Without options, the new communicator inherits the options of this one.
     ///
@@ -68,7 +69,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`.
+    /// `init` returns [`Error::InvalidArgument`] if the color is above `i32::MAX`.
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {
@@ -83,8 +84,8 @@ impl Communicator {
         })
     }
 
-    /// Returns a builder for a communicator without the ranks in `exclude`. Only the remaining ranks call this; they keep
-    /// their order. Since NCCL 2.27.3.
+    /// Returns a builder for a communicator without the ranks in `exclude`. Only the remaining ranks call this, all with the same
+    /// excluded ranks; they keep their order. Since NCCL 2.27.3.
     ///
     /// ```
     /// use libnccl::communicator::ShrinkMode;
@@ -145,8 +146,8 @@ impl Communicator {
         })
     }
 
-    /// Creates the id with which new ranks join this communicator when it [grows](Self::grow) once. One rank creates it, and
-    /// passes it to `grow` and to the new ranks; for an example, see there. Since NCCL 2.29.2.
+    /// Creates the id with which new ranks join this communicator; each [`grow`](Self::grow), which has an example, needs a new
+    /// id. One rank calls this, passes the id to `grow`, and sends it to the new ranks. Since NCCL 2.29.2.
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
@@ -160,7 +161,7 @@ impl Communicator {
     /// Returns a builder for a communicator of `size` ranks: the ranks of this one, and new ranks that join with
     /// [`CommunicatorBuilder::grow`](crate::communicator::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
-    /// All ranks of this communicator call it; the rank that created the [id](Self::unique_id) passes it, the others
+    /// All ranks of this communicator call this; the rank that created the [id](Self::unique_id) passes the id, and the others
     /// pass `None`.
     ///
     /// ```
@@ -258,8 +259,8 @@ impl<'a, T> ChildBuilder<'a, T> {
         Self { parent, child, config: Config::default(), convert }
     }
 
-    /// Sets the options. Unset options have NCCL's defaults, except for the timeout, which is inherited from the parent.
-    /// Without this call, all options are inherited.
+    /// Sets the options. Unset options have NCCL's defaults, except that timeout and observers are inherited from the parent. If
+    /// no option except observers is set, all are inherited.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self

@@ -58,8 +58,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// A [`Mutex`] makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread that waits in NCCL
-/// holds the lock, so create the [`AbortHandle`] first; aborting needs no lock:
+/// A [`Mutex`] makes it `Sync`, for instance if a framework requires that. A thread that waits in NCCL holds the lock, so create
+/// the [`AbortHandle`] before; aborting needs no lock:
 ///
 /// ```
 /// use std::sync::{Mutex, PoisonError};
@@ -82,8 +82,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// several communicators, for example for a group, must lock them in the same order to avoid a deadlock.
 ///
 /// # Async code
-/// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU,
-/// operations only enqueue work, and [`wait_for`](Self::wait_for) with a zero timeout polls it:
+/// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU, operations
+/// only enqueue work, and [`wait_for`](Self::wait_for) with a zero timeout polls the work:
 ///
 /// ```
 /// # async fn yield_now() {}
@@ -96,12 +96,12 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # The contract between ranks
-/// All ranks of a communicator must call the same collectives in the same order, with the same counts, element types,
-/// reduction operators and roots, and each send needs a matching receive. No single process can check this, so joining a communicator means trusting its ranks.
-/// On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the buffers of the
-/// operation (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected. The CPU
-/// backend reports which rank differs. Several threads that drive several communicators of *one device* at the same time can
-/// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
+/// All ranks of a communicator must call the same collectives in the same order, with the same counts, element types, reduction
+/// operators and roots, and each send needs a matching receive. No single process can check this, so joining a communicator means
+/// trusting its ranks. On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the
+/// buffers of the operation (NCCL 2.29.7 and newer detect some mismatches with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is
+/// not affected. The CPU backend reports which rank differs. Several threads that drive several communicators of *one device* at
+/// the same time can deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Errors
 /// The `Errors` section of a method lists only errors beyond these:
@@ -109,7 +109,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// - [`Error::Unsupported`] if the library is older than the version after "Since NCCL" in the method's description
 /// - [`Error::Timeout`] after the [timeout](crate::config::Config::timeout)
 /// - [`Error::Aborted`] after an abort
-/// - [`Error::InvalidUsage`] while a group is open on this thread, and after a failed group (except queries)
+/// - [`Error::InvalidUsage`] while a group is open on this thread, after a failed group, and while [suspended](Self::suspend)
+///   (except for queries)
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work.
@@ -144,8 +145,8 @@ impl Communicator {
     /// Takes ownership of a communicator that other code has created with `nccl`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not
-    /// return a valid size, rank and device for it, in which case it is aborted.
+    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not return the
+    /// communicator's size, rank and device; it is then dropped.
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more. The
@@ -156,11 +157,11 @@ impl Communicator {
         unsafe { Self::from_shared("from_raw", shared, None, None) }
     }
 
-    /// Calls `with` with a communicator that other code has created with `nccl`, and that the other code destroys.
+    /// Calls `with` with a communicator that other code has created with `nccl` and will destroy.
     ///
-    /// Dropping the borrowed communicator, or aborting it with an [`AbortHandle`], only ends its use in this crate. It has
-    /// no timeout. Drop its registrations, windows and reductions inside `with`; otherwise they last as long as the
-    /// communicator, and their memory is leaked.
+    /// When `with` returns, or an [`AbortHandle`] aborts the communicator, only its use in this crate ends. It has no timeout.
+    /// Drop its registrations, windows and operators inside `with`; otherwise they last as long as the communicator, and their
+    /// memory is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
@@ -179,12 +180,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`from_raw`](Self::from_raw), but the communicator is not aborted; the error of `with`.
+    /// The errors of [`from_raw`](Self::from_raw), but other code still owns the communicator; the error of `with`.
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
-    /// no other code uses it while a method of the communicator runs, or a group that it takes part in is open. The rule for
-    /// [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
+    /// no other code uses it while one of its methods runs, or a group with its operations is open. The rule for [groups of other
+    /// code](crate::nccl::Nccl#groups-of-other-code) holds.
     pub unsafe fn borrow_raw<R>(
         nccl: &Nccl,
         raw: sys::ncclComm_t,
@@ -279,7 +280,7 @@ impl Communicator {
         self.rank
     }
 
-    /// Returns the number of this rank's CUDA device, which has no meaning on the CPU backend.
+    /// Returns the number of this rank's CUDA device, which has no meaning on host memory.
     #[doc(alias = "ncclCommCuDevice")]
     pub fn device(&self) -> i32 {
         self.device

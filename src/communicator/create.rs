@@ -25,7 +25,7 @@ use crate::unique_id::UniqueId;
 
 const INIT_IN: &str = "init_in";
 
-/// A communicator to be created; see [`Nccl::communicator`].
+/// A builder for a communicator; see [`Nccl::communicator`].
 #[must_use = "`init` creates the communicator"]
 pub struct CommunicatorBuilder<'a> {
     library: &'a Arc<Library>,
@@ -69,8 +69,9 @@ impl Nccl {
 
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
-    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU backend
-    /// the devices are only numbers. For options or a timeout, use [`init_in`](CommunicatorBuilder::init_in).
+    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). By default, the devices
+    /// must differ; on host memory, they are only numbers. For options or a timeout, use
+    /// [`init_in`](CommunicatorBuilder::init_in).
     ///
     /// ```
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
@@ -79,7 +80,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no device, or a negative one.
+    /// [`Error::InvalidArgument`] if `devices` is empty or contains a negative number.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
         const CALL: &str = "init_all";
@@ -119,7 +120,7 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Limits the waits of calls of the communicator; see [`Config::timeout`]. Since NCCL 2.14.3.
+    /// Limits how long the communicator's calls wait; see [`Config::timeout`]. Since NCCL 2.14.3.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.config = self.config.timeout(timeout);
         self
@@ -146,14 +147,13 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Selects the device of `context`, which becomes the calling thread's current context.
+    /// Selects the device of `context`, which [`init`](Self::init) makes the calling thread's current context.
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self
     }
 
-    /// Joins a communicator that other ranks [`grow`](Communicator::grow) to `size` ranks; for an example, see there. Since NCCL
-    /// 2.29.2.
+    /// Joins a communicator that other ranks grow to `size` ranks; see [`Communicator::grow`]. Since NCCL 2.29.2.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow(mut self) -> Self {
         self.grows = true;
@@ -336,7 +336,7 @@ impl PendingCommunicator {
     /// Returns the communicator, after the end of the group.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of [`CommunicatorBuilder::init`].
+    /// [`Error::InvalidUsage`] before the end of the group, or if the group failed; the errors of [`CommunicatorBuilder::init`].
     pub fn finish(self) -> Result<Communicator> {
         let PendingHandle { library, slot, state, origin } = &*self.handle;
         match state.get() {

@@ -1,9 +1,9 @@
-//! Communicators. Operations are methods of [`Communicator`] too.
-//!
-//! - `communicator.rs`: the type, raw handles, and how operations and groups enter NCCL
-//! - `create.rs`, `children.rs`, `teardown.rs`, `queries.rs`: the methods by topic
-//! - `shared.rs`, `state.rs`: the state shared with other threads, the RAII guard of a call, and which thread may enter NCCL
-//! - `objects.rs`: the teardown of registrations, windows and reductions
+//! Communicators and their builders. Operations are methods of [`Communicator`].
+
+// - `communicator.rs`: the type, raw handles, and how operations and groups enter NCCL
+// - `create.rs`, `children.rs`, `teardown.rs`, `queries.rs`: the methods by topic
+// - `shared.rs`, `state.rs`: the state shared with other threads, the RAII guard of a call, and which thread may enter NCCL
+// - `objects.rs`: the teardown of registrations, windows and operators
 
 mod children;
 #[allow(clippy::module_inception)] // The type has the name of the module.

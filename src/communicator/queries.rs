@@ -46,10 +46,10 @@ pub enum MemoryStatistic {
     /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
     Suspendable = sys::ncclCommMemStat_t::ncclStatGpuMemSuspend.0,
-    /// 1 while that memory is freed, otherwise 0.
+    /// 1 while [`suspend`](Communicator::suspend) has freed that memory, otherwise 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
     Suspended = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended.0,
-    /// The bytes of device memory that remain while suspended.
+    /// The bytes of device memory that remain allocated while the communicator is suspended.
     #[doc(alias = "ncclStatGpuMemPersist")]
     Persistent = sys::ncclCommMemStat_t::ncclStatGpuMemPersist.0,
     /// The bytes of all device memory of the communicator.
@@ -59,7 +59,8 @@ pub enum MemoryStatistic {
 
 impl Communicator {
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued, or
-    /// [`ResultCode::IN_PROGRESS`]. An error is permanent: abort the communicator.
+    /// [`ResultCode::IN_PROGRESS`] during a call of a nonblocking communicator. An error is permanent: abort or
+    /// [shrink](Self::shrink) the communicator.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
         self.query("async_error", || self.shared.poll())
@@ -102,9 +103,9 @@ impl Communicator {
         Ok(bytes)
     }
 
-    /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
-    /// progress. Until [`resume`](Self::resume), the communicator can only be queried, destroyed and aborted. Since NCCL
-    /// 2.29.7.
+    /// Frees the device memory that the communicator does not need while it is idle; all ranks call this, with no work in
+    /// progress. Until [`resume`](Self::resume), operations return [`Error::InvalidUsage`]; queries and teardown are allowed.
+    /// Since NCCL 2.29.7.
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
@@ -123,7 +124,7 @@ impl Communicator {
         suspended
     }
 
-    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
+    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call this. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
@@ -137,10 +138,10 @@ impl Communicator {
     }
 
     /// Waits until all work on a stream is complete, and polls the communicator meanwhile: if an operation fails after its call
-    /// has returned, for example because another rank has exited, the wait returns the error. After the `timeout`, the
-    /// communicator is aborted, which ends its work on the stream.
+    /// has returned, for example because another rank has exited, the wait returns the error. After the `timeout`, this aborts
+    /// the communicator, which ends its work on the stream.
     ///
-    /// On host memory, operations are complete when their calls return, and this returns the asynchronous error immediately.
+    /// On host memory, operations are complete when their calls return, so this only reports an asynchronous error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,9 +173,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
-    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle);
-    /// [`Error::InvalidUsage`] if the stream cannot be queried, see [`Stream::is_complete`], if it is [`StreamRef::DEFAULT`] and
-    /// another device is current, and while a group is open.
+    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle); [`Error::InvalidUsage`]
+    /// if the stream cannot be queried (see [`Stream::is_complete`]), if it is [`StreamRef::DEFAULT`] and another device is
+    /// current, or while a group is open.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn wait_for(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<bool> {
         self.is_done("wait_for", stream, timeout)

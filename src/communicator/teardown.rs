@@ -16,8 +16,8 @@ use crate::sys;
 
 const DESTROY: &str = "destroy";
 
-/// A communicator that [`Communicator::finalize`] has finalized, and that is still to be destroyed. Dropping it aborts it
-/// under the same conditions as dropping a [`Communicator`].
+/// A communicator that [`Communicator::finalize`] has finalized, but that is not destroyed yet. Dropping it has the same effect
+/// as dropping a [`Communicator`].
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -30,8 +30,8 @@ pub struct Finalized(Communicator);
 
 impl Communicator {
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk, destroyed or
-    /// aborted. NCCL does not notify the other ranks, so each of them calls it. On the CPU backend their operations fail with
-    /// an error that names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
+    /// aborted. NCCL does not notify the other ranks, so every rank must call this. On the CPU backend, the other ranks'
+    /// operations fail with an error that names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
     #[doc(alias = "ncclCommRevoke")]
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
@@ -67,7 +67,7 @@ impl Communicator {
         Ok(Finalized(self))
     }
 
-    /// Destroys the communicator after the work in progress; the other ranks have to destroy theirs too.
+    /// Destroys the communicator once its work in progress is complete; the other ranks have to destroy theirs too.
     ///
     /// A communicator that has failed is aborted instead, as its work may never end.
     ///
@@ -77,7 +77,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
     /// communicator is aborted; it is freed in both cases. [`Error::InvalidUsage`] while a group is open on this thread; the
-    /// communicator is then dropped. [`Error::Timeout`], after which it is aborted.
+    /// communicator is then dropped. [`Error::Timeout`], after which it is aborted, or its destruction continues in the
+    /// background.
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         check_no_open_group(self.library(), DESTROY)?;
@@ -90,15 +91,16 @@ impl Communicator {
         finalized.destroy()
     }
 
-    /// Aborts the communicator and its work in progress immediately. The work of the other ranks fails.
+    /// Aborts the communicator and its work in progress immediately. Work of other ranks that needs this rank then fails on the
+    /// CPU backend; with NCCL, it may wait forever.
     ///
-    /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another
-    /// communicator keeps the device busy. So this waits at most 5 s; the abort then continues in the background.
-    /// [`AbortHandle::abort_all`] aborts several communicators of one thread.
+    /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another communicator
+    /// keeps the device busy. So this waits at most 5 s; the abort then continues in the background. To abort several
+    /// communicators of one thread, use [`AbortHandle::abort_all`].
     ///
-    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
-    /// see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a stopped process
-    /// that copies memory which is not from [`alloc`](crate::nccl::Nccl::alloc).
+    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped during an
+    /// access, see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a process that
+    /// is stopped while it copies memory that is not from [`alloc`](crate::nccl::Nccl::alloc).
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] if the abort
@@ -159,10 +161,11 @@ impl Drop for Communicator {
 /// A handle that aborts a communicator from another thread, for instance a watchdog or a signal handler thread, and queries
 /// its health.
 ///
-/// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL concurrently with the owner. If
-/// the owner is not in a call, the handle aborts the communicator immediately. If the owner waits in a call of a communicator
-/// with a [timeout](crate::config::Config::timeout), which polls, the owner aborts it within a millisecond, and the call
-/// returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows when it returns.
+/// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL concurrently with the owner, the
+/// thread that uses the communicator. If the owner is not in a call, the handle aborts the communicator immediately. If the
+/// communicator has a [timeout](crate::config::Config::timeout), a waiting call polls: the owner aborts the communicator within a
+/// millisecond, and the call returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows
+/// when the call returns.
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -191,8 +194,8 @@ pub enum Health {
 }
 
 impl AbortHandle {
-    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors; does nothing if it is already destroyed or
-    /// aborted.
+    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors. If the owner is in a call, only requests
+    /// the abort. Does nothing if the communicator is already destroyed or aborted.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if !self.shared.state.abort() {
@@ -230,8 +233,8 @@ impl AbortHandle {
         result
     }
 
-    /// Queries the asynchronous error, unless the owner is in NCCL. The owner waits during this short query. For an example,
-    /// see [`abort_all`](Self::abort_all).
+    /// Queries the asynchronous error, unless the owner is in a call or a group. A call of the owner waits for this short query.
+    /// For an example, see [`abort_all`](Self::abort_all).
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

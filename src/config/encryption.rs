@@ -35,8 +35,8 @@ impl Nccl {
     /// Sets the encryption of the TCP connections that NCCL opens from now on in this process. Since NCCL 2.32.3.
     ///
     /// Call it before the first [`unique_id`](Self::unique_id) and the first communicator, and with the same key in all
-    /// processes. Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps
-    /// a copy of the key; the copy of this method is overwritten before it returns.
+    /// processes. Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps a copy of
+    /// the key; this method overwrites its own copy before it returns.
     ///
     /// ```no_run
     /// use libnccl::{Nccl, config::Encryption};
@@ -49,7 +49,7 @@ impl Nccl {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the key is too short or has a zero byte; [`Error::Nccl`] if NCCL fails;
-    /// [`Error::Unsupported`] with an older library.
+    /// [`Error::Unsupported`] if the library is older.
     #[doc(alias = "ncclSetEncryption")]
     pub fn set_encryption(&self, encryption: Encryption<'_>) -> Result<()> {
         let mut config = sys::ncclEncryptionConfig_t::initializer();

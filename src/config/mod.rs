@@ -1,6 +1,5 @@
 //! The options of communicators and of single collectives, and the encryption of NCCL's connections.
-//!
-//! `options.rs` has the macro that defines the options, their checks, and their C form.
+// `options.rs` has the macro that defines the options, their checks, and their C form.
 #![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
 mod encryption;
@@ -22,11 +21,10 @@ use crate::version::Version;
 options! {
     /// Options of one communicator. Since NCCL 2.14.3.
     ///
-    /// Options that are not set have NCCL's defaults, which are documented where they are known. An option that the
-    /// loaded library lacks is [`Error::Unsupported`](crate::error::Error::Unsupported) (NCCL itself would silently ignore
-    /// it), and an invalid value is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); the call that receives
-    /// the options returns these errors. NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over
-    /// options.
+    /// Options that are not set have NCCL's defaults, which are documented if they are known. An option that the loaded library
+    /// lacks is [`Error::Unsupported`](crate::error::Error::Unsupported) (NCCL itself would silently ignore it), and an invalid
+    /// value is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); the call that receives the options returns
+    /// these errors. NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over options.
     ///
     /// Pass the same options on all ranks of a communicator.
     ///
@@ -58,13 +56,13 @@ options! {
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one may
-    /// break the others. Default `false`. Since NCCL 2.18.1.
+    /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one of these
+    /// communicators may break the others. Default `false`. Since NCCL 2.18.1.
     #[doc(alias = "splitShare")]
     split_share: bool => splitShare;
 
-    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0. Default:
-    /// chosen by the network. Since NCCL 2.26.2.
+    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0. Default: depends
+    /// on the network. Since NCCL 2.26.2.
     #[doc(alias = "trafficClass")]
     traffic_class: u32 => trafficClass, in 0..=MAX;
 
@@ -72,8 +70,7 @@ options! {
     #[doc(alias = "collnetEnable")]
     collnet_enable: bool => collnetEnable;
 
-    /// The trade-off between speed and thread blocks that stay free for computation. Default [`CtaPolicy::Default`].
-    /// Since NCCL 2.27.3.
+    /// The trade-off between speed and GPU resources left for computation. Default [`CtaPolicy::Default`]. Since NCCL 2.27.3.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
@@ -81,13 +78,13 @@ options! {
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
-    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1. Default: chosen by the
-    /// topology. Since NCCL 2.27.3.
+    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1. Default: depends on the topology. Since
+    /// NCCL 2.27.3.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// The number of network channels between two ranks, from 1; rounded up to a power of two. Default: chosen by the
-    /// topology. Since NCCL 2.28.3.
+    /// The number of network channels between two ranks, from 1; rounded up to a power of two. Default: depends on the topology.
+    /// Since NCCL 2.28.3.
     #[doc(alias = "nChannelsPerNetPeer")]
     n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
 
@@ -95,16 +92,16 @@ options! {
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// The use of CUDA graphs with the communicator; promising less use saves time. Default [`GraphUsageMode::Mixed`].
-    /// Since NCCL 2.29.2.
+    /// The use that the program makes of CUDA graphs with the communicator; a more restricted mode saves time. Default
+    /// [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
 
-    /// The number of contexts for one-sided operations; 0 disables them. Default 1. Since NCCL 2.29.2.
+    /// The number of contexts for one-sided operations; 0 disables these operations. Default 1. Since NCCL 2.29.2.
     #[doc(alias = "numRmaCtx")]
     num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
 
-    /// The number of peers of a rank in concurrent sends and receives, from 1. Default: all. Since NCCL 2.30.3.
+    /// The maximum number of peers of a rank in concurrent sends and receives, from 1. Default: all. Since NCCL 2.30.3.
     #[doc(alias = "maxP2pPeers")]
     max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
 
@@ -114,7 +111,7 @@ options! {
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
-    /// Makes the operations of several communicators run in the order in which the host has started them. Default
+    /// Makes the operations of several communicators start on a device in the order in which the host has started them. Default
     /// `false`. Since NCCL 2.31.2.
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
@@ -128,7 +125,8 @@ options! {
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// The use of the compute fabric transport (CFT) by the host. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    /// The creation of endpoints of the compute fabric transport (CFT) with the first window, for queries by the host. Default
+    /// [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
@@ -141,19 +139,20 @@ options! {
 }
 
 impl Config {
-    /// Makes the communicator nonblocking, and limits every wait in a method to this time, after which it returns
-    /// `Error::Timeout`: a missing rank causes an error instead of a hang.
+    /// Makes the communicator nonblocking, and limits every wait of its methods to this time. After that time, the method aborts
+    /// the communicator and returns `Error::Timeout`: a missing rank causes an error instead of a hang.
     ///
-    /// On GPUs, it limits the waits of the host: for the creation of the communicator, for connections and for the launch of
-    /// work. It does not limit the work itself: an operation returns when it is enqueued, and if a rank does not take part,
-    /// its kernel waits on the stream without a limit. On host memory, where an operation returns when it is complete, it
-    /// limits the operation too. It must be longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
+    /// On GPUs, the timeout limits the waits of the host: for the creation of the communicator, for connections and for the
+    /// launch of work. It does not limit the work itself: an operation returns when it is enqueued, and if a rank is missing, the
+    /// operation's kernels wait on the stream without a limit. On host memory, where an operation returns when it is complete,
+    /// the timeout limits the operation too. The timeout must not be zero. Default: calls wait without a limit. Since NCCL
+    /// 2.14.3.
     ///
-    /// On host memory, the error releases the buffers, so no other rank may still access them. A process that is stopped
-    /// during an access, by a signal, a debugger or a frozen cgroup, loses its access to memory of
+    /// On host memory, the program may reuse the buffers after the error, so no other rank may still access them. A process that
+    /// is stopped during an access, by a signal, a debugger or a frozen cgroup, loses its access to memory from
     /// [`alloc`](crate::nccl::Nccl::alloc), and never has direct access to other memory of a communicator with a timeout. The
-    /// call waits, and reports it on the standard error, if the memory is also in a window, is emulated device memory, or
-    /// cannot be copied because memory is exhausted or Linux is older than 5.14.
+    /// call waits for the stopped process, and reports this on standard error, if the memory is also in a window, is emulated
+    /// device memory, or cannot be copied because memory is exhausted or Linux is older than 5.14.
     #[doc(alias = "blocking")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -178,7 +177,7 @@ impl Config {
         self
     }
 
-    /// Adds an observer of the communicator, and of its children unless they have their own; for an example, see
+    /// Adds an observer of the communicator, and of its children unless their options have observers; for an example, see
     /// [`Observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
@@ -238,9 +237,9 @@ impl Config {
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
-    /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the value of the
-    /// communicator. An option that the loaded library lacks and an invalid value are errors, as in [`Config`]; NCCL itself
-    /// silently ignores both. NCCL's environment variables take precedence over options.
+    /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the default below or, without
+    /// one, the value of the communicator. An option that the loaded library lacks and an invalid value are errors, as in
+    /// [`Config`]; NCCL itself silently ignores both. NCCL's environment variables take precedence over options.
     ///
     /// ```
     /// use libnccl::config::CollectiveConfig;
@@ -275,7 +274,7 @@ options! {
     #[doc(alias = "forceAlgSelection")]
     force_alg_selection: bool => forceAlgSelection;
 
-    /// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.31.2.
+    /// The trade-off between speed and GPU resources left for computation. Since NCCL 2.31.2.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
@@ -297,7 +296,7 @@ impl CollectiveConfig {
         self
     }
 
-    /// Sets an event that NCCL records once the kernel has been launched; null for none. Libraries built with CUDA
+    /// Sets an event that NCCL records once the operation's kernel has been launched; null for none. Libraries built with CUDA
     /// older than 12.3 record it before the launch.
     ///
     /// Either every rank passes its own event, or no rank does. A group has at most one per communicator.
@@ -312,10 +311,9 @@ impl CollectiveConfig {
     /// ```
     ///
     /// # Safety
-    /// `event` is null, or an event of the device of every communicator that these options (or copies of them) are
-    /// used with, created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed
-    /// before all of these operations have run and nothing waits for it any more; a captured graph may wait for it until the
-    /// graph is destroyed.
+    /// `event` is null, or an event of the device of every communicator that these options (or copies of them) are used with,
+    /// created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed before all operations with
+    /// these options have run and nothing waits for it any more; a captured graph may wait for it until the graph is destroyed.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {
@@ -347,7 +345,7 @@ impl CollectiveConfig {
     }
 }
 
-/// The trade-off between speed and thread blocks that stay free for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
+/// The trade-off between speed and GPU resources left for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -358,7 +356,7 @@ pub enum CtaPolicy {
     /// Few thread blocks. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
     Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
-    /// No thread blocks if copy engines or the switch can do the work. Since NCCL 2.28.3.
+    /// No thread blocks if copy engines or the NVLink switch can do the work. Since NCCL 2.28.3.
     #[doc(alias = "NCCL_CTA_POLICY_ZERO")]
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
@@ -376,19 +374,19 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// The use of the compute fabric transport (CFT) by the host; see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
+/// The creation of endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// Use it; an error if it cannot be set up with the first window. Since NCCL 2.31.2.
+    /// Creates the endpoints; a failure is an error of the first window's registration. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
-    /// Do not use it. Since NCCL 2.31.2.
+    /// Creates no endpoints. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftDisable")]
     Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
-    /// Use it if it can be set up. Since NCCL 2.31.2.
+    /// Creates the endpoints if possible. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftFallback")]
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
@@ -399,19 +397,19 @@ pub enum HostCftMode {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum NvlsHostMode {
-    /// No use is disabled. Since NCCL 2.32.3.
+    /// Disables nothing. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeEnable")]
     Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
-    /// The NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    /// Disables the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableTransport")]
     DisableTransport = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0,
-    /// Multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
+    /// Disables multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
     DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
-    /// The two uses above, but none that later versions add. Since NCCL 2.32.3.
+    /// Combines `DisableTransport` and `DisableSymmetricMultimem`; uses that later versions add stay enabled. Since NCCL 2.32.3.
     DisableTransportAndSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0
         | sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
-    /// All uses, including uses that later versions add. Since NCCL 2.32.3.
+    /// Disables all uses, including uses that later versions add. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisable")]
     Disable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisable.0,
 }

@@ -38,7 +38,7 @@ macro_rules! options {
         }
 
         impl $options {
-            /// Creates options with none set, so that NCCL's defaults apply.
+            /// Creates options of which none is set.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()

@@ -31,9 +31,9 @@ pub struct Group<'scope, 'env: 'scope> {
 impl Nccl {
     /// Runs `operations`, then starts together all operations that it has added to the [`Group`].
     ///
-    /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
-    /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
-    /// with [`std::thread::scope`]; a buffer that is created inside does not compile.
+    /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small operations
+    /// into one launch. The operations start at the end of the group, so their buffers must outlive it, as with
+    /// [`std::thread::scope`]; using a buffer that is created inside the closure does not compile.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -56,14 +56,14 @@ impl Nccl {
     /// on each other, use two groups, which run one after the other on their stream, or start the operations without a
     /// group.
     ///
-    /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
-    /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
-    /// group have failed: they can only be queried, revoked and then split, shrunk with
-    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
+    /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued operations.
+    /// Other ranks may have started their part and wait for this rank's, so the communicators in the group have failed: they can
+    /// only be queried, revoked (and then split or shrunk), shrunk with
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted or destroyed. An error that is found before the
     /// first operation is queued does not affect them.
     ///
     /// # Errors
-    /// The error of `operations`; else the first error of its calls, even if it was ignored, or the error of the group
+    /// The error of `operations`; else the first error of its calls, even if the closure ignored it, or the error of the group
     /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
@@ -75,8 +75,8 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` returns
-    /// this crate's error, because the compiler cannot infer the type from `Ok`.)
+    /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` returns this
+    /// crate's error, because the compiler cannot infer another error type from `Ok(())`.)
     ///
     /// ```
     /// # use std::error::Error;
@@ -102,11 +102,12 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Collects operations as [`group`](Self::group) does, and estimates their time instead of starting them: microseconds, or
-    /// `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    /// Collects operations as [`group`](Self::group) does, and estimates their duration instead of starting them. Returns
+    /// microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
     ///
     /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
-    /// blocking communicators of several ranks. It would start any other operation, or keep it for the next group.
+    /// blocking communicators of several ranks. Other operations are refused, as NCCL would start them or keep them for the next
+    /// group.
     ///
     /// ```
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -165,15 +166,15 @@ impl Nccl {
 
 impl<'scope, 'env> Group<'scope, 'env> {
     /// Limits the wait for each communicator at the end of the group. Replaces the communicators'
-    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does
-    /// for one call. Communicators without a timeout block inside NCCL. A communicator that other code owns cannot be
-    /// aborted, so its wait has no limit.
+    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for
+    /// one call. Communicators without a timeout block inside NCCL, without a limit. A communicator that other code owns cannot
+    /// be aborted, so the wait for it has no limit either.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
-    /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start at its
-    /// end.
+    /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start when this
+    /// group ends.
     ///
     /// ```
     /// # use libnccl::{Communicator, Group, Result, StreamRef};
@@ -198,8 +199,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
-    /// [`Error::InvalidUsage`] if the outer group has ended, for example when the guards of its buffers are dropped.
+    /// The error of `operations`. It cancels the outer group if it comes from a call of the group, or if the outer closure
+    /// returns it too. [`Error::InvalidUsage`] if the outer group has ended, for example in the drop of a buffer's guard.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
         // SAFETY: has no arguments.
@@ -226,8 +227,9 @@ impl CommunicatorBuilder<'_> {
     /// ```
     ///
     /// # Errors
-    /// As for [`init`](Self::init), without waiting; [`Error::InvalidUsage`] if the group has operations, which are refused
-    /// after this too, or with [`grow`](Self::grow); [`Error::InvalidArgument`] if the group is of another library.
+    /// As for [`init`](Self::init), without waiting; [`Error::InvalidUsage`] if the group already has operations, or after
+    /// [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library. Later operations of the group
+    /// are refused.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;

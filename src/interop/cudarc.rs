@@ -21,7 +21,7 @@ use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys;
 
-/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records cudarc's event for it.
+/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records the buffer's event in cudarc.
 ///
 /// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each has a stream, on which
 /// cudarc allocates and frees its memory. An operation on another stream waits for the buffer's stream, and the buffer's

@@ -230,8 +230,8 @@ type Make = dyn Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync;
 /// The functions that create observers for the communicators of this process.
 static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
 
-/// Adds the observer that `make` returns to each communicator that is created in this process from now on. It may return
-/// the same observer for all, or one for each.
+/// Adds the observer that `make` returns to each communicator that is created in this process from now on. `make` may return the
+/// same observer for all of them, a new one for each, or `None`.
 ///
 /// ```
 /// use libnccl::observer::{Membership, Observer, OperationEnd};

@@ -56,12 +56,12 @@ impl<'a> OperationStart<'a> {
         self.communicator
     }
 
-    /// Returns the operation.
+    /// Returns the descriptor of the operation.
     pub fn operation(&self) -> &'static Operation {
         self.call.operation()
     }
 
-    /// Returns the number among the operations of the communicator; the first one that had an observer is 1.
+    /// Returns the number of the operation in its communicator, counted from 1 since the first observer was added.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -71,22 +71,23 @@ impl<'a> OperationStart<'a> {
         (self.group > 0).then_some(self.group)
     }
 
-    /// Returns the type of the elements, if there are any.
+    /// Returns the data type of the elements; `None` if the operation has none.
     pub fn data_type(&self) -> Option<DataType> {
         self.call.data_type()
     }
 
-    /// Returns the number of elements that this rank sends. For a collective, the number for buffers of the required length.
+    /// Returns the number of elements that this rank sends, or would send as the root. If each rank has its own count, this is
+    /// the length of the buffer.
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
 
-    /// Returns the number of elements that this rank receives, or would receive as the root.
+    /// Returns the number of elements that this rank receives, or would receive as the root; see [`sent`](Self::sent).
     pub fn received(&self) -> usize {
         self.elements[1]
     }
 
-    /// Returns the number of bytes that this rank sends.
+    /// Returns the number of bytes of the [`sent`](Self::sent) elements.
     pub fn bytes_sent(&self) -> u64 {
         self.bytes(self.sent())
     }
@@ -100,7 +101,7 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer; for `send_recv`, the destination.
+    /// Returns the root or the peer; for `send_recv`, the rank that it sends to.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
@@ -110,12 +111,12 @@ impl<'a> OperationStart<'a> {
         self.call.ranks()[1]
     }
 
-    /// Returns the address of the stream, 0 for the default stream.
+    /// Returns the address of the stream; 0 for the default stream.
     pub fn stream(&self) -> usize {
         self.stream
     }
 
-    /// Returns the call site, if it is known.
+    /// Returns the call site in the program, if it is known.
     pub fn site(&self) -> Option<&'static Location<'static>> {
         self.site
     }
@@ -205,19 +206,19 @@ impl CallWord {
     }
 }
 
-/// The end of an operation's call or, once per communicator that has operations in it, of a group; see
-/// [`Observer`](crate::observer::Observer).
+/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). At the end of a group, there is one
+/// for each communicator in the group.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
     /// The communicator.
     pub communicator: &'a Membership,
-    /// The number of the operation, or of the first one in the group.
+    /// The number of the operation, or of the communicator's first operation in the group.
     pub first: u64,
-    /// The number of the operation, or of the last one in the group.
+    /// The number of the operation, or of the communicator's last operation in the group.
     pub last: u64,
-    /// The result of the call. On a GPU, the work may go on after it, until the event
-    /// [`StreamCompleted`](CommunicatorEvent::StreamCompleted).
+    /// The result of the call. On a GPU, the work may still run; [`StreamCompleted`](CommunicatorEvent::StreamCompleted) reports
+    /// its completion.
     pub result: Result<(), &'a Error>,
 }
 
@@ -237,23 +238,23 @@ impl<'a> OperationEnd<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
-    /// All ranks have joined it. A child has a [parent](Membership::parent).
+    /// All ranks have joined the communicator. A child has a [parent](Membership::parent).
     Created,
-    /// [`synchronize`](crate::communicator::Communicator::synchronize) has found that the work on the stream with this
-    /// address is complete.
+    /// [`synchronize`](crate::communicator::Communicator::synchronize) or
+    /// [`wait_for`](crate::communicator::Communicator::wait_for) has found that the work on the stream with this address is
+    /// complete.
     StreamCompleted(usize),
-    /// A group with the communicator has failed. It can only be destroyed or aborted.
+    /// A group with operations of the communicator has failed; see [`Nccl::group`](crate::nccl::Nccl::group).
     Failed,
     /// A watchdog has detected that a call takes too long.
     Stalled,
-    /// A wait has exceeded its limit. The communicator is aborted after this.
+    /// A wait has exceeded its limit. The communicator is aborted next.
     TimedOut,
-    /// A healthy communicator with buffers on a GPU is dropped instead of destroyed. It is aborted after this, with its
-    /// unfinished work.
+    /// A healthy communicator on a GPU is dropped instead of destroyed. It is aborted next, with its unfinished work.
     Discarded,
-    /// The communicator is aborted. The work in progress ends after this.
+    /// The communicator is about to be aborted, with its work in progress.
     Aborted,
-    /// The communicator is destroyed, or handed to other code.
+    /// The communicator is about to be destroyed, or is handed to other code.
     Ended,
 }
 
@@ -266,17 +267,17 @@ pub struct Membership {
     pub id: Option<CommunicatorId>,
     /// The identity of the communicator from which it was split, shrunk or grown, if any, and if known.
     pub parent: Option<CommunicatorId>,
-    /// The [name](crate::config::Config::name), if it has one.
+    /// The [name](crate::config::Config::name) of the communicator, if it has one.
     pub name: Option<String>,
     /// The number of this rank, from 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
-    /// The memory space of its buffers.
+    /// The memory space of the communicator's buffers.
     pub memory_space: MemorySpace,
-    /// The version of its NCCL.
+    /// The version of the NCCL library.
     pub nccl: Version,
-    /// The file of its NCCL; `None` if it is in the program, or unknown.
+    /// The file of the NCCL library; `None` for a function table, or if the file is unknown.
     pub library: Option<Arc<Path>>,
 }
 
@@ -287,15 +288,15 @@ impl Membership {
     }
 }
 
-/// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly different
-/// from other communicators.
+/// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly unique.
 ///
 /// It displays as 16 hexadecimal digits. It equals the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print,
 /// with these exceptions:
 /// - Communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow),
 ///   whose hash NCCL does not return, have another identity.
-/// - So do all shrinks of a communicator after the first.
-/// - The identity is unknown if other code created the communicator, and on a rank that has joined a growing communicator.
+/// - All shrinks of a communicator after the first have another identity too.
+/// - With NCCL, the identity is unknown if other code created the communicator, and on a rank that has joined a growing
+///   communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 

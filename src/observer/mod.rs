@@ -1,7 +1,7 @@
 //! Observers, which are notified of operations and of the lifecycle of communicators, and the descriptors of operations.
-//!
-//! `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
-//! descriptors.
+
+// `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
+// descriptors.
 
 mod dispatch;
 mod events;
@@ -18,22 +18,22 @@ pub use operation::{Extent, Operation, Role};
 
 /// Receives the operations and the lifecycle events of communicators, for instance for metrics, logs and profilers.
 ///
-/// [`Config::observer`](crate::config::Config::observer) adds an observer to a communicator and its children; [`observe`]
-/// adds one to all communicators of the process. The crate `libnccl-observe` provides a recorder, a watchdog, records of the
-/// crate log, and spans of the crate tracing.
+/// [`Config::observer`](crate::config::Config::observer) adds an observer to a communicator and its children; [`observe`] adds
+/// one to all communicators of the process. The crate `libnccl-observe` provides a recorder, a watchdog, log records (crate log),
+/// and spans (crate tracing).
 ///
 /// # When it is called
-/// Both methods run on the thread that calls the operation: [`on_start`](Self::on_start) after the checks and before the C
-/// call, [`on_end`](Self::on_end) after the C call. In a group, `on_start` is called when an operation is added, and
-/// `on_end` at the end of the group, once for each communicator. An observer that is added during a call or in a group is
-/// notified of the end of exactly the operations whose start it saw. Several threads may call it at the same time, for
+/// [`on_start`](Self::on_start) and [`on_end`](Self::on_end) run on the thread that calls the operation: `on_start` after the
+/// checks and before the C call, `on_end` after the C call. In a group, `on_start` is called when an operation is added, and
+/// `on_end` at the end of the group, once for each communicator. An observer that is added during a call or in a group receives
+/// `on_end` only for operations for which it received `on_start`. Several threads may call an observer at the same time, for
 /// different communicators.
 ///
-/// The operation waits for its observers. An observer may use other communicators, which return errors while a group is
-/// open. The communicator whose operation starts is in use, and returns errors too. A panic in a method ends only that
-/// method: the operation goes on, and other observers are notified.
+/// The operation waits until the methods return. An observer may use other communicators, which return errors while a group is
+/// open. The communicator whose operation starts is in use, and returns errors too. A panic in a method ends only that method:
+/// the operation continues, and other observers are notified.
 ///
-/// The cost is about 170 instructions for each operation (`cargo bench --bench call_overhead`).
+/// An observer costs about 170 instructions per operation (`cargo bench --bench call_overhead`).
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -64,12 +64,12 @@ pub trait Observer: Any + Send + Sync {
         let _ = start;
     }
 
-    /// Called after the call of an operation, or at the end of a group.
+    /// Called after the C call of an operation, or at the end of a group.
     fn on_end(&self, end: &OperationEnd<'_>) {
         let _ = end;
     }
 
-    /// Called when a communicator changes.
+    /// Called at each [event](CommunicatorEvent) of a communicator.
     fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
         let _ = (communicator, event);
     }

@@ -23,9 +23,9 @@ pub struct Operation {
     pub function: &'static str,
     /// The C function with options, if there is one.
     pub function_with_config: Option<&'static str>,
-    /// The elements that a rank sends, or only the root, depending on [`role`](Self::role).
+    /// The number of elements that a rank sends; only the root sends if [`role`](Self::role) is `RootSends`.
     pub sends: Extent,
-    /// The elements that a rank receives, or only the root, depending on [`role`](Self::role).
+    /// The number of elements that a rank receives; only the root receives if [`role`](Self::role) is `RootReceives`.
     pub receives: Extent,
     /// The ranks that send and receive.
     pub role: Role,
@@ -33,9 +33,9 @@ pub struct Operation {
     pub reduces: bool,
     /// Set if one buffer is both sent and received.
     pub is_in_place: bool,
-    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain it. NCCL keeps simulated sends and receives, from
-    /// 2.29.2 on also broadcasts, for the next group of the communicator (`ncclKernelPlanner::peers`), which may outlive
-    /// their buffers. It starts one-sided operations.
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. NCCL would start one-sided operations, and
+    /// would keep sends and receives, from 2.29.2 on also broadcasts, for the communicator's next group
+    /// (`ncclKernelPlanner::peers`), when their buffers may be freed.
     pub is_simulated: bool,
     /// The names of the sent and the received buffer in errors.
     pub(crate) buffer_names: [&'static str; 2],
@@ -49,7 +49,7 @@ pub struct Operation {
 pub enum Extent {
     /// No element.
     None,
-    /// One, independent of the count.
+    /// One element, independent of the count.
     One,
     /// The count.
     Count,
@@ -63,7 +63,7 @@ pub enum Extent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// All send and receive.
+    /// All ranks send and receive.
     All,
     /// Only the root sends.
     RootSends,

@@ -12,9 +12,9 @@ use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
-/// All ranks call the same operations in the same order. They return when the work is enqueued on its stream; on the CPU
-/// backend, when it is complete. Counts are elements, not bytes. A buffer may be longer than needed, unless its length is
-/// the count.
+/// All ranks call the same collectives in the same order. Operations return when the work is enqueued on its stream; on host
+/// memory, when it is complete. Counts are in elements, not bytes. A buffer may be longer than needed, unless its length is the
+/// count.
 ///
 /// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream, and
 /// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
@@ -22,10 +22,10 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 /// # Errors of operations
 /// Every operation, of any kind, may return:
 ///
-/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data type, in
-///   the wrong memory or on the wrong device, or a rank out of range; nothing was started then;
-/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group is open on this thread, after a group that failed, or
-///   while the communicator is [suspended](Self::suspend);
+/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data
+///   type, in the wrong memory or on the wrong device, or for a rank out of range; nothing was started then;
+/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while another group is open on this thread, after a group that
+///   failed, or while the communicator is [suspended](Self::suspend);
 /// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
 /// - [`Error::Timeout`](crate::error::Error::Timeout) and [`Error::Aborted`](crate::error::Error::Aborted) if the communicator is aborted.
@@ -250,7 +250,8 @@ impl Communicator {
     /// Sends part `i` of `send`, which has `size` equal parts, to rank `i`. Part `i` of `recv` receives the part that rank
     /// `i` sends to this rank. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
     ///
-    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
+    /// options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -280,7 +281,8 @@ impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
     /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
+    /// options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -310,8 +312,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.gather(root))
     }
 
-    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
-    /// receives the others. The other ranks send their `buffer`.
+    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts: the root's elements are in part
+    /// `root`, and the other parts receive. The other ranks send their `buffer`.
     #[doc(alias = "ncclGather")]
     #[track_caller]
     pub fn gather_in_place<'b, 'c, T>(
@@ -327,7 +329,8 @@ impl Communicator {
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. Older versions use grouped sends and receives, without options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
+    /// options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -358,8 +361,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
-    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, and part
-    /// `root` is not moved; the other ranks receive into their `buffer`.
+    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts, and part `root`
+    /// remains in place; the other ranks receive into their `buffer`.
     #[doc(alias = "ncclScatter")]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(
@@ -375,12 +378,12 @@ impl Communicator {
     /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
     /// unspecified afterwards. All ranks pass the same element type.
     ///
-    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have reached
-    /// their barrier. Synchronize with the stream to make the host wait too. On the CPU backend, all ranks have reached the
-    /// barrier when this returns or, in a group, when the group ends.
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have reached their
+    /// barrier. Synchronize with the stream to make the host wait too. On host memory, all ranks have reached the barrier when
+    /// this returns or, in a group, when the group ends.
     ///
-    /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not
-    /// order the others.
+    /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not order the
+    /// group's other operations.
     ///
     /// ```
     /// use libnccl::StreamRef;

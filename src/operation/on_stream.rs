@@ -87,7 +87,8 @@ impl<'a> CallOptions<'a> {
     /// ```
     ///
     /// # Errors
-    /// The call returns [`Error::InvalidUsage`] if the communicator has no timeout, and [`Error::Timeout`].
+    /// The call returns [`Error::InvalidUsage`] if the communicator has no timeout, or in a group; and [`Error::Timeout`] after
+    /// the limit.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
@@ -98,8 +99,8 @@ impl<'scope> Group<'scope, '_> {
     /// Returns the stream for operations that start at the end of the group; for an example, see [`Nccl::group`](crate::nccl::Nccl::group).
     ///
     /// Buffers, communicators and options must live until the end of the group. So pass a part of a buffer by value, such as
-    /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to it would not live long enough. A function that
-    /// adds to a group of its caller takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
+    /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to the part would not live long enough. A function
+    /// that adds operations to its caller's group takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
     #[inline]
     pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
         // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that

@@ -33,10 +33,10 @@ pub struct Signal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct WaitSignal {
-    /// The number of times that the signal is raised; at least one.
+    /// The number of times that the signal must be raised; at least 1.
     #[doc(alias = "opCnt")]
     pub count: u32,
-    /// The rank that raises it.
+    /// The rank that raises the signal.
     pub peer: u32,
     /// The signal.
     pub signal: Signal,
@@ -89,7 +89,7 @@ impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
     }
 }
 
-/// Their errors are the errors of [every operation](Self#errors-of-operations).
+/// For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
@@ -108,11 +108,12 @@ impl Communicator {
         call.with_send_buffer(local, |call| call.put_signal(peer, target.target, signal))
     }
 
-    /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see
+    /// Raises a signal at rank `peer`, after the data of earlier puts to that rank in the same context; for an example, see
     /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
-    /// Returns [`Error::Nccl`] if there is no such signal or context, and before the first window is registered, unless
-    /// [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
+    /// Returns [`Error::Nccl`] if there is no such signal or context. Unless
+    /// [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set, it is also an error before the first window is
+    /// registered.
     #[doc(alias = "ncclSignal")]
     #[track_caller]
     pub fn signal<'b, 'c>(
@@ -127,7 +128,7 @@ impl Communicator {
         call.end((), result)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
+    /// Makes the stream wait until other ranks have raised all of `signals`, and the data that these ranks put before has
     /// arrived. Since NCCL 2.29.2.
     ///
     /// ```

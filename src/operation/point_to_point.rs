@@ -7,7 +7,7 @@ use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
 
-/// Their errors are the errors of [every operation](Self#errors-of-operations).
+/// For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
     /// Sends `buffer` to rank `peer`, which receives the same number of elements.
     ///
@@ -41,7 +41,7 @@ impl Communicator {
         call.with_send_buffer(buffer, |call| call.send(peer))
     }
 
-    /// Receives `buffer` from rank `peer`, which sends the same number of elements.
+    /// Receives elements from rank `peer` into `buffer`; `peer` sends as many elements as `buffer` has.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -10,7 +10,7 @@ use crate::reduce_op::{Operator, RawOperator};
 
 /// NCCL lacks the operations with a count for each rank. [`all_gather_v`](Self::all_gather_v) is a group of broadcasts, one for
 /// each rank, and [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The other operations are groups of sends
-/// and receives, and take no options. Their errors are the errors of [every operation](Self#errors-of-operations).
+/// and receives, and take no options. For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
     /// count for each rank. `counts` holds one count per rank and is the same on all ranks. `send` holds `counts[rank]`
@@ -167,8 +167,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.gather_v(counts, root))
     }
 
-    /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
-    /// the root's part and receives the others. The other ranks send their `buffer`.
+    /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has one part for each rank, in rank order: the
+    /// root's elements are in its part, and the other parts receive. The other ranks send their `buffer`.
     #[doc(alias = "MPI_Gatherv")]
     #[track_caller]
     pub fn gather_v_in_place<'b, 'c, T>(

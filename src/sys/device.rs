@@ -4,11 +4,10 @@
 //! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of
 //! those headers. So, unlike the rest of the API, this part depends on the version:
 //!
-//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have the layout of [`LAYOUT_SINCE`] and later
-//!   versions, each of which has appended fields. A library reads and writes the fields of the version in `version`,
-//!   and rejects a version newer than itself: create the structs with `initializer(version)` for the library that
-//!   will receive them.
-//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In other versions it is smaller and its fields differ.
+//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have a layout that later versions than [`LAYOUT_SINCE`] only
+//!   extend, by fields at the end. A library reads and writes the fields of the version in the field `version`, and rejects a
+//!   version newer than itself: create the structs with `initializer(version)` for the library that will receive them.
+//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
@@ -18,7 +17,7 @@ use super::types::*;
 
 pub use super::device_types::*;
 
-/// The version code of the first version whose structs are prefixes of the present ones.
+/// The version code of the first version in which these structs are prefixes of the present ones.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {

@@ -1,14 +1,14 @@
 //! The raw layer: NCCL's C API as the vendored header declares it, unchanged.
 //!
-//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), except [`Functions`], the
-//! table that every backend fills and through which the facade calls NCCL.
+//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), except [`Functions`], the table
+//! that every backend fills and through which the safe API calls NCCL.
 //!
 //! | item | description |
 //! |---|---|
 //! | types and constants | at this module's root. Create the configurations with `initializer()`: their `Default` is all zeros, which NCCL does *not* treat as "not set" |
 //! | `linked` | the functions as an `extern` block, which the linked backend puts into the table; needs feature `link` |
 //! | `dynamic` | the functions as bindgen's run-time loaded struct, whose fields the loaded backend puts into the table; needs feature `dlopen` |
-//! | [`Functions`] | the table: plain pointers, null where the library lacks a function |
+//! | [`Functions`] | the table: plain function pointers, `None` where the library lacks a function |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first version that has a function, an enum value or a field |
 //!
@@ -43,12 +43,12 @@ generated! {
     mod device_types = "device_types.rs";
     mod initializers = "initializers.rs";
     mod table = "since.rs";
-    /// The functions as an `extern` block: a program that calls one requires it when it starts.
+    /// The functions as an `extern` block: a program that calls one of them does not start with a library that lacks it.
     #[cfg(nccl_linked)]
     pub mod linked = "linked.rs";
     /// The functions as bindgen's run-time loaded struct, including the device API's functions.
     ///
-    /// A *field* is an error if the library lacks the function. Use the fields: a method panics if its function is absent.
+    /// A *field* is an `Err` if the library lacks the function. Use the fields: a method panics if its function is absent.
     #[cfg(feature = "dlopen")]
     pub mod dynamic = "dynamic.rs";
 }
@@ -89,7 +89,7 @@ macro_rules! define_table {
             /// A table without any function.
             pub const EMPTY: Self = Self { $($name: None),* };
 
-            /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and `true` if it is present.
+            /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and whether it is present.
             pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
                 [$((stringify!($name), self.$name.is_some())),*].into_iter()
             }

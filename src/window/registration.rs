@@ -12,14 +12,15 @@ use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 
-/// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
+/// The registration of a buffer with a communicator, so that operations need no staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
 /// A registration borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains
-/// usable in every operation. The registration shares its memory, which is freed after both are dropped.
+/// usable in every operation. The registration shares the buffer's memory, which is freed after both are dropped.
 ///
-/// A drop deregisters the buffer when a [window's](crate::window::Window#drop) would. On a GPU, if the registration is dropped
-/// while work may use the buffer (see [`NcclBuffer`]), or after the teardown of the communicator, the memory is leaked.
+/// Dropping it deregisters the buffer immediately or later, as for a [window](crate::window::Window#drop). On a GPU, if the
+/// registration is dropped while work may use the buffer (see [`NcclBuffer`]), or after the teardown of the communicator, the
+/// memory is leaked.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration(OwnedObject);
@@ -63,9 +64,9 @@ impl Communicator {
     ///
     /// # Safety
     /// `pointer` is the address of `bytes` bytes on the communicator's device. They stay allocated until
-    /// [`deregister`](Registration::deregister) has succeeded or, if it is not called or fails, or this function fails in
-    /// NCCL, until all communicators of this process have ended. The work that uses them has run by then, and before the
-    /// registration is dropped.
+    /// [`deregister`](Registration::deregister) has succeeded. If it is not called or fails, or if this function fails in NCCL,
+    /// they stay allocated until all communicators of this process have ended. The work that uses them has run by then, and
+    /// before the registration is dropped.
     #[doc(alias = "ncclCommRegister")]
     pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration> {
         const CALL: &str = "register_raw";

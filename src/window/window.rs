@@ -37,7 +37,8 @@ impl WindowFlags {
     /// A request for ordered arrival of remote writes through InfiniBand verbs, for memory that holds signals. Since NCCL 2.29.7.
     #[doc(alias = "NCCL_WIN_STRICT_ORDERING")]
     pub const STRICT_ORDERING: Self = Self(sys::NCCL_WIN_STRICT_ORDERING);
-    /// A promise that only GPU-initiated networking (GIN) uses the window, which saves the other registrations. Since NCCL 2.32.3.
+    /// A promise that only GPU-initiated networking (GIN) uses the window, so that NCCL skips other registrations. Since NCCL
+    /// 2.32.3.
     #[doc(alias = "NCCL_WIN_GIN_ONLY")]
     pub const GIN_ONLY: Self = Self(sys::NCCL_WIN_GIN_ONLY);
     /// A promise that only counted operations of the compute fabric transport (CFT) use the window. Since NCCL 2.32.3.
@@ -115,13 +116,13 @@ impl BitOr for WindowFlags {
 /// ```
 ///
 /// # Drop
-/// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. A drop
-/// deregisters the window immediately, on any thread. If the communicator is in a call or an open group, the thread that
-/// leaves it deregisters the window.
+/// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. Dropping a
+/// window deregisters it immediately, on any thread, or, if the communicator is in a call or an open group, when that call or
+/// group ends.
 ///
-/// - After [`finalize`](Communicator::finalize), and before [`NcclBuffer::assume_idle`], the window lasts as long as the
-///   communicator.
-/// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if it is idle by then.
+/// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`], lasts as long as
+///   the communicator.
+/// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if `assume_idle` was called.
 /// - On a GPU, the memory of a window that was not deregistered before the teardown of the communicator is leaked.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<T> {
@@ -287,14 +288,15 @@ impl<T: Element> Window<T> {
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister).map(drop)
     }
 
-    /// Returns the number of elements that each rank has in it; at least 1.
+    /// Returns the number of elements that each rank has in the window; at least 1.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
+    /// Returns a position in the window, `offset` elements from its start, as the target of a
+    /// [`put_signal`](Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
         let shared = self.object.shared();
@@ -318,7 +320,7 @@ impl<T: Element> Window<T> {
         }
     }
 
-    /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
+    /// Returns the address with which this rank's part of the window was registered; null if the window is not active. Since NCCL
     /// 2.29.2.
     ///
     /// # Errors
@@ -346,7 +348,8 @@ impl<T: Element> Window<T> {
     /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
     /// - [`Error::Nccl`].
     ///
-    /// Except while the communicator is in use, the window then lasts as long as the communicator, and the memory is leaked.
+    /// Except while the communicator is in use, the window may then last as long as the communicator, and the memory may be
+    /// leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.object.end("deregister")

@@ -1,5 +1,5 @@
 pub const NCCL_GIN_MAX_CONNECTIONS: u32 = 4;
-/** A team: ranks of a communicator at equal distances, including the caller.
+/** A team: ranks of a communicator whose numbers are evenly spaced, including the caller.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -9,7 +9,7 @@ pub struct ncclTeam {
     pub nRanks: ::core::ffi::c_int,
     /// The caller's number in the team. Since NCCL 2.28.3.
     pub rank: ::core::ffi::c_int,
-    /// The distance of neighbors in the communicator. Since NCCL 2.28.3.
+    /// The difference between neighbors' numbers in the communicator. Since NCCL 2.28.3.
     pub stride: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -26,16 +26,16 @@ const _: () = {
         "Offset of field: ncclTeam::stride",
     ][::core::mem::offset_of!(ncclTeam, stride) - 8usize];
 };
-/** A team, passed by value.
+/** Another name of `struct ncclTeam`.
 
  Since NCCL 2.28.3.*/
 pub type ncclTeam_t = ncclTeam;
 impl ncclCftTeamMode_t {
-    /// All ranks in one level. Since NCCL 2.31.2.
+    /// All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_FLAT: ncclCftTeamMode_t = ncclCftTeamMode_t(0);
-    /// The level of two that uses multicast. Since NCCL 2.31.2.
+    /// The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_MULTIMEM: ncclCftTeamMode_t = ncclCftTeamMode_t(1);
-    /// The level of two that uses loads and stores. Since NCCL 2.31.2.
+    /// The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_LSA: ncclCftTeamMode_t = ncclCftTeamMode_t(2);
 }
 #[repr(transparent)]
@@ -56,11 +56,11 @@ pub type ncclDevResourceHandle_t = ncclDevResourceHandle;
 
  Since NCCL 2.28.7.*/
 pub type ncclGinSignal_t = u32;
-/** The number of a counter of GPU-initiated networking.
+/** The number of a GIN counter.
 
  Since NCCL 2.28.7.*/
 pub type ncclGinCounter_t = u32;
-/** A logical endpoint.
+/** The number of a logical endpoint of the compute fabric transport (CFT).
 
  Since NCCL 2.31.2.*/
 pub type ncclCftLeId = u32;
@@ -74,7 +74,7 @@ pub type ncclCftLeId_t = ncclCftLeId;
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclMultimemHandle {
-    /// An address for kernels. Since NCCL 2.28.3.
+    /// The address, for kernels. Since NCCL 2.28.3.
     pub mcBasePtr: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -98,17 +98,17 @@ impl Default for ncclMultimemHandle {
         }
     }
 }
-/** A multicast handle, passed by value.
+/** Another name of `struct ncclMultimemHandle`.
 
  Since NCCL 2.28.3.*/
 pub type ncclMultimemHandle_t = ncclMultimemHandle;
-/** Barriers of ranks that access each other by loads and stores (an LSA team).
+/** The handle for kernels of barriers of an LSA team: ranks that access each other by loads and stores.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclLsaBarrierHandle {
-    /// The location of their state. Since NCCL 2.28.3.
+    /// The location of the barriers' state. Since NCCL 2.28.3.
     pub bufHandle: ncclDevResourceHandle_t,
     /// The number of barriers. Since NCCL 2.28.3.
     pub nBarriers: ::core::ffi::c_int,
@@ -128,19 +128,19 @@ const _: () = {
         "Offset of field: ncclLsaBarrierHandle::nBarriers",
     ][::core::mem::offset_of!(ncclLsaBarrierHandle, nBarriers) - 4usize];
 };
-/** The handle that kernels use.
+/** Another name of `struct ncclLsaBarrierHandle`.
 
  Since NCCL 2.28.3.*/
 pub type ncclLsaBarrierHandle_t = ncclLsaBarrierHandle;
-/** Barriers by GPU-initiated networking.
+/** The handle for kernels of barriers that use GIN.
 
  Since NCCL 2.28.7.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclGinBarrierHandle {
-    /// The first of their signals. Since NCCL 2.28.7.
+    /// The first signal of the barriers. Since NCCL 2.28.7.
     pub signal0: ncclGinSignal_t,
-    /// A buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7.
+    /// Not used; a buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7.
     pub unused: ncclDevResourceHandle_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -158,17 +158,17 @@ const _: () = {
         "Offset of field: ncclGinBarrierHandle::unused",
     ][::core::mem::offset_of!(ncclGinBarrierHandle, unused) - 4usize];
 };
-/** The handle that kernels use.
+/** Another name of `struct ncclGinBarrierHandle`.
 
  Since NCCL 2.28.7.*/
 pub type ncclGinBarrierHandle_t = ncclGinBarrierHandle;
-/** Barriers by logical endpoints.
+/** The handle for kernels of barriers that use logical endpoints.
 
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclCftBarrierHandle {
-    /// The location of their state. Since NCCL 2.31.2.
+    /// The location of the barriers' state. Since NCCL 2.31.2.
     pub bufHandle: ncclDevResourceHandle_t,
     /// The number of barriers. Since NCCL 2.31.2.
     pub nBarriers: ::core::ffi::c_int,
@@ -188,17 +188,17 @@ const _: () = {
         "Offset of field: ncclCftBarrierHandle::nBarriers",
     ][::core::mem::offset_of!(ncclCftBarrierHandle, nBarriers) - 4usize];
 };
-/** The handle that kernels use.
+/** Another name of `struct ncclCftBarrierHandle`.
 
  Since NCCL 2.31.2.*/
 pub type ncclCftBarrierHandle_t = ncclCftBarrierHandle;
-/** A low-latency all-to-all.
+/** The handle for kernels of a low-latency all-to-all.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclLLA2AHandle {
-    /// The location of its slots. Since NCCL 2.28.3.
+    /// The location of the slots. Since NCCL 2.28.3.
     pub bufHandle: ncclDevResourceHandle_t,
     /// The number of slots. Since NCCL 2.28.3.
     pub nSlots: u32,
@@ -216,7 +216,7 @@ const _: () = {
         "Offset of field: ncclLLA2AHandle::nSlots",
     ][::core::mem::offset_of!(ncclLLA2AHandle, nSlots) - 4usize];
 };
-/** The handle that kernels use.
+/** Another name of `struct ncclLLA2AHandle`.
 
  Since NCCL 2.28.3.*/
 pub type ncclLLA2AHandle_t = ncclLLA2AHandle;
@@ -245,21 +245,21 @@ impl ncclGinConnectionType_t {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclGinConnectionType_t(pub ::core::ffi::c_uint);
 impl ncclGinType_t {
-    /// No path; as a requirement: any path. Since NCCL 2.29.2.
+    /// No GIN; as a requirement: any type. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_NONE: ncclGinType_t = ncclGinType_t(0);
-    /// A thread of the CPU. Since NCCL 2.29.2.
+    /// A thread on the CPU. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_PROXY: ncclGinType_t = ncclGinType_t(2);
     /// GPUDirect async, kernel-initiated. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_GDAKI: ncclGinType_t = ncclGinType_t(3);
     /// GPU-Push Interface (GPI). Since NCCL 2.30.7.
     pub const NCCL_GIN_TYPE_GPI: ncclGinType_t = ncclGinType_t(4);
-    /// Amazon's EFA. Since NCCL 2.31.2.
+    /// Amazon's Elastic Fabric Adapter (EFA). Since NCCL 2.31.2.
     pub const NCCL_GIN_TYPE_EFA_GDA: ncclGinType_t = ncclGinType_t(5);
-    /// Above all other values; it changes with each new one. Since NCCL 2.31.2.
+    /// One above the last value; it changes with each new one. Since NCCL 2.31.2.
     pub const NCCL_GIN_MAX_TYPES: ncclGinType_t = ncclGinType_t(6);
 }
 #[repr(transparent)]
-/** The path of GPU-initiated networking to the network.
+/** The means by which GPU-initiated networking (GIN) reaches the network.
 
  Since NCCL 2.29.2.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -283,25 +283,25 @@ pub struct ncclCommProperties {
     pub nRanks: ::core::ffi::c_int,
     /// The number of the rank's device in CUDA. Since NCCL 2.29.2.
     pub cudaDev: ::core::ffi::c_int,
-    /// The number of the rank's device in the driver's management library. Since NCCL 2.29.2.
+    /// The number of the rank's device in NVML. Since NCCL 2.29.2.
     pub nvmlDev: ::core::ffi::c_int,
     /// True if `ncclDevCommCreate` works on this system. Since NCCL 2.29.2.
     pub deviceApiSupport: bool,
     /// True if the LSA team has multicast memory. Since NCCL 2.29.2.
     pub multimemSupport: bool,
-    /// The path of GPU-initiated networking to all peers; one byte at 34 before. Since NCCL 2.29.7.
+    /// The type of GIN that reaches all peers; before 2.29.7, one byte at offset 34. Since NCCL 2.29.7.
     pub ginType: ncclGinType_t,
     /// The number of LSA teams that the ranks form. Since NCCL 2.29.7.
     pub nLsaTeams: ::core::ffi::c_int,
     /// True if the host's one-sided operations (`ncclPutSignal`) work on this system. Since NCCL 2.29.7.
     pub hostRmaSupport: bool,
-    /// The path of GPU-initiated networking to the peers of the same rail. Since NCCL 2.29.7.
+    /// The type of GIN that reaches the peers of the same rail. Since NCCL 2.29.7.
     pub railedGinType: ncclGinType_t,
     /// A number that identifies the communicator. Since NCCL 2.31.2.
     pub commHash: u64,
     /// The minimum of `ginCustomStride`. Since NCCL 2.31.2.
     pub ginMinStride: ::core::ffi::c_int,
-    /// The largest set of peers that GPU-initiated networking can connect. Since NCCL 2.31.2.
+    /// The largest set of peers that GIN can connect. Since NCCL 2.31.2.
     pub ginConnectionType: ncclGinConnectionType_t,
     /// True for each `ncclGinType_t` that is available. Since NCCL 2.31.2.
     pub ginSupport: [bool; 64usize],
@@ -400,15 +400,15 @@ impl Default for ncclCommProperties {
  Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. From 2.29.7 on, new versions only append fields.
  Since NCCL 2.29.2.*/
 pub type ncclCommProperties_t = ncclCommProperties;
-/** A buffer, signals and counters for a device communicator, in a linked list.
+/** An entry in a linked list: a buffer, signals and counters for a device communicator.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclDevResourceRequirements {
-    /// The next one, or `NULL`. Since NCCL 2.28.3.
+    /// The next entry, or `NULL`. Since NCCL 2.28.3.
     pub next: *mut ncclDevResourceRequirements,
-    /// Bytes of the buffer. Since NCCL 2.28.3.
+    /// The size of the buffer in bytes. Since NCCL 2.28.3.
     pub bufferSize: usize,
     /// The alignment of the buffer. Since NCCL 2.28.3.
     pub bufferAlign: usize,
@@ -466,21 +466,21 @@ impl Default for ncclDevResourceRequirements {
         }
     }
 }
-/** A buffer, signals and counters for a device communicator, in a linked list.
+/** An entry in a linked list: a buffer, signals and counters for a device communicator.
 
  Since NCCL 2.28.3.*/
 pub type ncclDevResourceRequirements_t = ncclDevResourceRequirements;
-/** A team for a device communicator, in a linked list.
+/** An entry in a linked list: a team for a device communicator.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclTeamRequirements {
-    /// The next one, or `NULL`. Since NCCL 2.28.3.
+    /// The next entry, or `NULL`. Since NCCL 2.28.3.
     pub next: *mut ncclTeamRequirements,
     /// The team. Since NCCL 2.28.3.
     pub team: ncclTeam_t,
-    /// True if it needs multicast memory. Since NCCL 2.28.3.
+    /// True if the team needs multicast memory. Since NCCL 2.28.3.
     pub multimem: bool,
     /// The address to which `ncclDevCommCreate` writes the handle of that memory, or `NULL`. Since NCCL 2.28.3.
     pub outMultimemHandle: *mut ncclMultimemHandle_t,
@@ -515,7 +515,7 @@ impl Default for ncclTeamRequirements {
         }
     }
 }
-/** A team for a device communicator, in a linked list.
+/** An entry in a linked list: a team for a device communicator.
 
  Since NCCL 2.28.3.*/
 pub type ncclTeamRequirements_t = ncclTeamRequirements;
@@ -553,48 +553,48 @@ pub struct ncclDevCommRequirements {
     pub teamRequirementsList: *mut ncclTeamRequirements_t,
     /// True if the LSA team needs multicast memory. Since NCCL 2.28.3.
     pub lsaMultimem: bool,
-    /// Barriers of all ranks. Since NCCL 2.28.7.
+    /// The number of barriers of all ranks. Since NCCL 2.28.7.
     pub barrierCount: ::core::ffi::c_int,
-    /// Barriers in the LSA team. Since NCCL 2.28.3.
+    /// The number of barriers in the LSA team. Since NCCL 2.28.3.
     pub lsaBarrierCount: ::core::ffi::c_int,
-    /// Barriers in the rail, by the network. Since NCCL 2.28.7.
+    /// The number of barriers in the rail, which use the network. Since NCCL 2.28.7.
     pub railGinBarrierCount: ::core::ffi::c_int,
-    /// Thread blocks with low-latency all-to-all. Since NCCL 2.28.7.
+    /// The number of thread blocks that use low-latency all-to-all. Since NCCL 2.28.7.
     pub lsaLLA2ABlockCount: ::core::ffi::c_int,
-    /// Slots of each thread block, see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7.
+    /// The number of slots of each thread block; see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7.
     pub lsaLLA2ASlotCount: ::core::ffi::c_int,
-    /// True to enable GPU-initiated networking even if it is not needed. Since NCCL 2.28.7.
+    /// True to enable GIN even if no other field needs it. Since NCCL 2.28.7.
     pub ginForceEnable: bool,
-    /// The number of its contexts; a hint. Since NCCL 2.28.7.
+    /// The number of GIN contexts; a hint. Since NCCL 2.28.7.
     pub ginContextCount: ::core::ffi::c_int,
-    /// Signals, numbered from 0. Since NCCL 2.28.7.
+    /// The number of signals, numbered from 0. Since NCCL 2.28.7.
     pub ginSignalCount: ::core::ffi::c_int,
-    /// Counters, numbered from 0. Since NCCL 2.28.7.
+    /// The number of counters, numbered from 0. Since NCCL 2.28.7.
     pub ginCounterCount: ::core::ffi::c_int,
-    /// The peers to connect with. Since NCCL 2.29.7.
+    /// The peers that GIN connects. Since NCCL 2.29.7.
     pub ginConnectionType: ncclGinConnectionType_t,
     /// True if the contexts are exclusive to this device communicator. Since NCCL 2.29.7.
     pub ginExclusiveContexts: bool,
-    /// Length of the queues, 0 for NCCL's default. Since NCCL 2.29.7.
+    /// The length of the queues; 0 for NCCL's default. Since NCCL 2.29.7.
     pub ginQueueDepth: ::core::ffi::c_int,
     /// The network's traffic class, or `NCCL_CONFIG_UNDEF_INT`. Since NCCL 2.30.3.
     pub ginTrafficClass: ::core::ffi::c_int,
-    /// Barriers of all ranks, by the network. Since NCCL 2.30.3.
+    /// The number of barriers of all ranks that use only the network. Since NCCL 2.30.3.
     pub worldGinBarrierCount: ::core::ffi::c_int,
     /// True if kernels use strong signals. Since NCCL 2.30.7.
     pub ginStrongSignalsRequired: bool,
-    /// True if kernels signal by address. Since NCCL 2.30.7.
+    /// True if kernels raise signals by address. Since NCCL 2.30.7.
     pub ginVaSignalsRequired: bool,
     /// The stride of `NCCL_GIN_CONNECTION_CUSTOM_STRIDE`. Since NCCL 2.31.2.
     pub ginCustomStride: ::core::ffi::c_int,
-    /// The path to the network. Since NCCL 2.31.2.
+    /// The required type of GIN. Since NCCL 2.31.2.
     pub ginType: ncclGinType_t,
     /** True if kernels are compiled at run time with the library's own headers: the device communicator then has
  the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.*/
     pub useRuntimeVersion: bool,
-    /// Values of `ncclCftCap_t`, combined. Since NCCL 2.31.2.
+    /// A bitwise or of values of `ncclCftCap_t`. Since NCCL 2.31.2.
     pub cftCaps: ::core::ffi::c_int,
-    /// Barriers by logical endpoints. Since NCCL 2.31.2.
+    /// The number of barriers that use logical endpoints. Since NCCL 2.31.2.
     pub cftBarrierCount: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -774,7 +774,7 @@ pub struct ncclDevComm {
     pub nRanks: ::core::ffi::c_int,
     /// The reciprocal of `nRanks`. Since NCCL 2.28.3.
     pub nRanks_rcp32: u32,
-    /// The rank in the LSA team. Since NCCL 2.28.3.
+    /// This rank's number in the LSA team. Since NCCL 2.28.3.
     pub lsaRank: ::core::ffi::c_int,
     /// The size of the LSA team. Since NCCL 2.28.3.
     pub lsaSize: ::core::ffi::c_int,
@@ -782,11 +782,11 @@ pub struct ncclDevComm {
     pub lsaSize_rcp32: u32,
     /// The communicator's windows. Since NCCL 2.28.3.
     pub windowTable: ncclDevCommWindowTable_t,
-    /// The window of its own buffer. Since NCCL 2.28.3.
+    /// The window of the device communicator's own buffer. Since NCCL 2.28.3.
     pub resourceWindow: ncclWindow_t,
     /// The part of that window that kernels use. Since NCCL 2.28.3.
     pub resourceWindow_inlined: ncclResourceWindow_vidmem_t,
-    /// Barriers of all ranks, the part of the network. Since NCCL 2.31.2.
+    /// Barriers of all ranks: the part that uses the network. Since NCCL 2.31.2.
     pub hybridDenseGinBarrier: ncclGinBarrierHandle_t,
     /// Multicast memory of the LSA team. Since NCCL 2.28.3.
     pub lsaMultimem: ncclMultimemHandle_t,
@@ -794,21 +794,21 @@ pub struct ncclDevComm {
     pub lsaBarrier: ncclLsaBarrierHandle_t,
     /// Barriers of the rail. Since NCCL 2.28.7.
     pub railGinBarrier: ncclGinBarrierHandle_t,
-    /// Connections in use. Since NCCL 2.29.7.
+    /// The number of connections in use. Since NCCL 2.29.7.
     pub ginConnectionCount: u8,
-    /// The path to the network. Since NCCL 2.31.2.
+    /// The index of the GIN backend. Since NCCL 2.31.2.
     pub backendIndex: u8,
     /// The kind of each connection. Since NCCL 2.29.2.
     pub ginNetDeviceTypes: [u8; 4usize],
     /// The state of each connection. Since NCCL 2.28.7.
     pub ginHandles: [*mut ::core::ffi::c_void; 4usize],
-    /// Signals. Since NCCL 2.28.7.
+    /// The number of signals. Since NCCL 2.28.7.
     pub ginSignalCount: ::core::ffi::c_int,
-    /// Counters. Since NCCL 2.28.7.
+    /// The number of counters. Since NCCL 2.28.7.
     pub ginCounterCount: ::core::ffi::c_int,
     /// The kernels' copies of the signals. Since NCCL 2.28.7.
     pub ginSignalShadows: *mut u64,
-    /// Contexts. Since NCCL 2.28.7.
+    /// The number of contexts. Since NCCL 2.28.7.
     pub ginContextCount: u32,
     /// The distance between connected ranks. Since NCCL 2.31.2.
     pub ginConnectionStride: ::core::ffi::c_int,
@@ -818,21 +818,21 @@ pub struct ncclDevComm {
     pub ginStrongLegacySignals: bool,
     /// A flag that is not zero once the communicator is aborted. Since NCCL 2.29.7.
     pub abortFlag: *mut u32,
-    /// Barriers of all ranks, the part of the LSA team. Since NCCL 2.30.3.
+    /// Barriers of all ranks: the part in the LSA team. Since NCCL 2.30.3.
     pub hybridLsaBarrier: ncclLsaBarrierHandle_t,
-    /// Barriers of all ranks, the part of the rail. Since NCCL 2.30.3.
+    /// Barriers of all ranks: the part in the rail. Since NCCL 2.30.3.
     pub hybridRailGinBarrier: ncclGinBarrierHandle_t,
-    /// Barriers of all ranks by the network alone. Since NCCL 2.30.3.
+    /// Barriers of all ranks that use only the network. Since NCCL 2.30.3.
     pub worldGinBarrier: ncclGinBarrierHandle_t,
-    /// The reciprocal of the stride. Since NCCL 2.31.2.
+    /// The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2.
     pub ginConnectionStride_rcp32: u32,
-    /// The rank in the team of logical endpoints. Since NCCL 2.31.2.
+    /// This rank's number in the team of logical endpoints. Since NCCL 2.31.2.
     pub cftRank: ::core::ffi::c_int,
     /// The size of the team of logical endpoints. Since NCCL 2.31.2.
     pub cftSize: ::core::ffi::c_int,
-    /// The rank in the multicast team of logical endpoints. Since NCCL 2.31.2.
+    /// This rank's number in the multicast team of logical endpoints. Since NCCL 2.31.2.
     pub cftMultimemRank: ::core::ffi::c_int,
-    /// The size of the multicast team. Since NCCL 2.31.2.
+    /// The size of the multicast team of logical endpoints. Since NCCL 2.31.2.
     pub cftMultimemSize: ::core::ffi::c_int,
     /// The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2.
     pub cftMultimemSize_rcp32: u32,
@@ -840,9 +840,9 @@ pub struct ncclDevComm {
     pub ucLeId: ncclCftLeId,
     /// The endpoint for multicast. Since NCCL 2.31.2.
     pub mcLeId: ncclCftLeId,
-    /// Barriers by endpoints. Since NCCL 2.31.2.
+    /// Barriers that use endpoints. Since NCCL 2.31.2.
     pub cftBarrier: ncclCftBarrierHandle_t,
-    /// Barriers by endpoints and multicast. Since NCCL 2.31.2.
+    /// Barriers that use endpoints and multicast. Since NCCL 2.31.2.
     pub cftMultimemBarrier: ncclCftBarrierHandle_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -18,11 +18,11 @@ unsafe extern "C" {
     pub fn ncclGetVersion(version: *mut ::core::ffi::c_int) -> ncclResult_t;
     /** Creates the id with which the ranks of a new communicator find each other.
 
- Call it in one process and send the 128 bytes to the others. That process must live until all ranks have
- joined: each call starts a thread and opens a port for them, and both remain if the ranks never join. Needs
- no GPU. With `NCCL_COMM_ID=ip:port` set, no server is started. If the first call fails (for example, without
- a usable network interface), later calls hang up to 2.21.5, and fail with the same error in newer versions.
- Zero `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
+ Call it in one process and send the 128 bytes to the others. That process must live until all ranks have joined: each
+ call starts a thread and opens a port for them, and both remain if the ranks never join. Needs no GPU. With
+ `NCCL_COMM_ID=ip:port` set, it does neither. If the first call fails (for example, without a usable network
+ interface), later calls never return in versions up to 2.21.5, and fail with the same error in newer ones. Zero
+ `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
  Since NCCL 2.13.4.*/
     pub fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
     /** Joins a new communicator as `ncclCommInitRank` does, with options; `config` may be `NULL`.
@@ -81,8 +81,7 @@ unsafe extern "C" {
  parent and other children may fail. Succeeds for `NULL`.
  Since NCCL 2.13.4.*/
     pub fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
-    /** Stops the work of this communicator, but keeps it, so that the surviving ranks can be split or shrunk from
- it.
+    /** Stops the work of this communicator, and keeps the communicator, so that it can be split or shrunk.
 
  `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it no longer stores `ncclInProgress`; then
  destroy, split or shrink. Collectives on it are `ncclInvalidUsage` afterwards; revoking twice or after
@@ -94,10 +93,10 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
 
- All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is
- null. A null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle
- when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. A null
- `comm` crashes 2.23.4 and 2.24.3.
+ All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
+ null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle when the work ends
+ (in a group or nonblocking: after the call), so the address must stay valid until then. A null `comm` crashes 2.23.4
+ and 2.24.3.
  Since NCCL 2.18.1.*/
     pub fn ncclCommSplit(
         comm: ncclComm_t,
@@ -147,8 +146,8 @@ unsafe extern "C" {
     /** Joins a new communicator as `ncclCommInitRankConfig` does, with `nId` ids, which distributes the load of many
  ranks.
 
- `commIds` holds `nId` ids, from 1 to `nranks`, the same in the same order on all ranks; each comes from a
- separate `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
+ `commIds` holds `nId` ids (1 to `nranks`), the same in the same order on all ranks; each comes from a separate
+ `ncclGetUniqueId`, preferably in different processes. Note that `myrank` precedes the ids.
  Since NCCL 2.23.4.*/
     pub fn ncclCommInitRankScalable(
         newcomm: *mut ncclComm_t,
@@ -174,8 +173,8 @@ unsafe extern "C" {
     /** Stores the state of the communicator in `*asyncError`: healthy, in progress, or failed.
 
  Reports failures of enqueued operations, and the progress of a nonblocking call: `ncclInProgress` until it is
- complete. The return value is the result of the query itself. Only one thread may poll a communicator. After
- an error, abort it.
+ complete. The return value is the result of the query itself. Only one thread may poll a communicator. After an
+ error, abort the communicator.
  Since NCCL 2.13.4.*/
     pub fn ncclCommGetAsyncError(
         comm: ncclComm_t,
@@ -245,10 +244,10 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Registers `size` bytes at `buff` with all ranks, for symmetric collectives and one-sided operations.
 
- All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be
- from `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `win`
- when the work ends (in a group or nonblocking: after the call), so it must stay valid until then. Success
- with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
+ All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
+ `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the work
+ ends (in a group or nonblocking: after the call), so `win` must stay valid until then. Success with a null `*win`
+ means that this system has no symmetric memory. Deregister before freeing the memory.
  Since NCCL 2.27.3.*/
     pub fn ncclCommWindowRegister(
         comm: ncclComm_t,
@@ -524,8 +523,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Sends `count` elements to rank `peer`, which must receive as many of the same type.
 
- The stream waits for the matching receive. If two ranks both send and receive, each must put its calls into
- one group to avoid a deadlock. Sends to a peer match its receives in order.
+ The stream waits for the matching receive. If two ranks both send and receive, each must put its calls into one group
+ to avoid a deadlock. Sends to a peer match the peer's receives in order.
  Since NCCL 2.13.4.*/
     pub fn ncclSend(
         sendbuff: *const ::core::ffi::c_void,
@@ -591,12 +590,12 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
 
- Required if one thread drives several ranks, or if sends and receives must progress together; also launches
- several operations as one. Groups nest. Do not mix in one group calls that create communicators and
- operations, blocking and nonblocking communicators, or captured and other streams.
+ Required if one thread drives several ranks, or if sends and receives must progress together; also launches several
+ operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking with
+ nonblocking communicators, or captured with other streams.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupStart() -> ncclResult_t;
-    /** Closes a group; the outermost one enqueues the collected operations, or waits until the communicators exist.
+    /** Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
 
  The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
@@ -668,8 +667,8 @@ unsafe extern "C" {
         h: ncclParamHandle_t,
         out: *mut *const ::core::ffi::c_char,
     ) -> ncclResult_t;
-    /** Copies the bytes of a parameter of any type to `out`, which has space for `maxLen`, and stores their number
- in `*len`.
+    /** Copies the bytes of a parameter of any type to `out`, which has space for `maxLen` bytes, and stores their number in
+ `*len`.
 
  Too little space is `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/

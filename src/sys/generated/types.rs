@@ -40,8 +40,8 @@ pub struct ncclComm {
 }
 /** A communicator of one rank; its contents are private to NCCL.
 
- Not thread-safe: one thread at a time may use it. Destroy and abort free it; any later use is a use after
- free.
+ Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free it; any later use is a
+ use after free.
  Since NCCL 2.13.4.*/
 pub type ncclComm_t = *mut ncclComm;
 #[repr(C)]
@@ -61,7 +61,7 @@ pub type ncclWindow_t = *mut ncclWindow_vidmem;
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclUniqueId {
-    /// The bytes. 2.16.5 to 2.22.3 fill only the first 40: zero all of them beforehand. Since NCCL 2.13.4.
+    /// The bytes. NCCL 2.16.5 to 2.22.3 fill only the first 40: zero all of them beforehand. Since NCCL 2.13.4.
     pub internal: [::core::ffi::c_char; 128usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -122,7 +122,7 @@ impl ncclHostCftMode_t {
     pub const ncclHostCftFallback: ncclHostCftMode_t = ncclHostCftMode_t(3);
 }
 #[repr(transparent)]
-/** Values of `hostCftMode` in `ncclConfig_t`: host access to the compute fabric transport (CFT).
+/** Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
 
  Since NCCL 2.31.2.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -156,11 +156,11 @@ impl ncclNvlsHostMode_t {
 pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
 /** Options of one communicator, read during the call that creates it.
 
- Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies
- the smaller of `size` and its own struct, so a library older than the header silently ignores the fields that
- it lacks. A field newer than `version` has its default. Zero the padding too, because later versions put
- fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*`
- environment variables take precedence over the fields.
+ Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
+ bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
+ lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
+ (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
+ variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -171,7 +171,7 @@ pub struct ncclConfig_v23100 {
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3.
     pub version: ::core::ffi::c_uint,
-    /// 1: calls wait (default). 0: calls return `ncclInProgress`. Not optional before 2.17. Since NCCL 2.14.3.
+    /// 1: calls wait (default). 0: calls return `ncclInProgress`. NCCL before 2.17 has no default. Since NCCL 2.14.3.
     pub blocking: ::core::ffi::c_int,
     /// Thread blocks per cluster of the kernels, 0 to 8; default 4 from Hopper on. Since NCCL 2.17.1.
     pub cgaClusterSize: ::core::ffi::c_int,
@@ -179,13 +179,13 @@ pub struct ncclConfig_v23100 {
     pub minCTAs: ::core::ffi::c_int,
     /// The maximum number of thread blocks of a kernel, at least `minCTAs`. Since NCCL 2.17.1.
     pub maxCTAs: ::core::ffi::c_int,
-    /// Network to use ("IB", "Socket" or a plugin's name), copied during the call. Since NCCL 2.17.1.
+    /// The network to use ("IB", "Socket" or a plugin's name), copied during the call. Since NCCL 2.17.1.
     pub netName: *const ::core::ffi::c_char,
     /// 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1.
     pub splitShare: ::core::ffi::c_int,
     /// Service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2.
     pub trafficClass: ::core::ffi::c_int,
-    /// Name for logs and profilers. NCCL keeps the pointer: it must outlive comm and children. Since NCCL 2.27.3.
+    /// Name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3.
     pub commName: *const ::core::ffi::c_char,
     /// 1: reduce inside InfiniBand switches (SHARP); default 0. Since NCCL 2.27.3.
     pub collnetEnable: ::core::ffi::c_int,
@@ -203,19 +203,19 @@ pub struct ncclConfig_v23100 {
     pub graphUsageMode: ::core::ffi::c_int,
     /// The number of contexts of one-sided operations, the bound of `ctx`; default 1. Since NCCL 2.29.2.
     pub numRmaCtx: ::core::ffi::c_int,
-    /// The number of peers of a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
+    /// The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
     pub maxP2pPeers: ::core::ffi::c_int,
-    /// 1: NCCL orders captured kernels (default). 0: the program does; `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
+    /// 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
     pub graphStreamOrdering: ::core::ffi::c_int,
-    /// 1: launches of several communicators keep their order on the host; default 0. Since NCCL 2.31.2.
+    /// 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2.
     pub launchOrderImplicit: ::core::ffi::c_int,
     /// The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2.
     pub numRmaSig: ::core::ffi::c_int,
-    /// 1: prepare signals at init, not with the first window; required without windows. Since NCCL 2.31.2.
+    /// 1: prepare signals at init, not with the first window; required for signals without windows. Since NCCL 2.31.2.
     pub rmaEagerInit: ::core::ffi::c_int,
     /// A value of `ncclHostCftMode_t`. Since NCCL 2.31.2.
     pub hostCftMode: ::core::ffi::c_int,
-    /// Values of `ncclNvlsHostMode_t`. Four bytes of padding follow. Since NCCL 2.32.3.
+    /// A value of `ncclNvlsHostMode_t`, or a bitwise or of values. Four bytes of padding follow. Since NCCL 2.32.3.
     pub nvlsHostMode: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -316,14 +316,14 @@ impl Default for ncclConfig_v23100 {
 }
 /** Options of one communicator, read during the call that creates it.
 
- Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies
- the smaller of `size` and its own struct, so a library older than the header silently ignores the fields that
- it lacks. A field newer than `version` has its default. Zero the padding too, because later versions put
- fields there (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*`
- environment variables take precedence over the fields.
+ Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
+ bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
+ lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
+ (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
+ variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 pub type ncclConfig_t = ncclConfig_v23100;
-/** An option for another vendor's build of NCCL; NVIDIA's build ignores the list.
+/** An option for another vendor's build of NCCL; NVIDIA's build ignores such options.
 
  Options are linked by `next`, in any order, without cycles and without duplicate keys.
  Since NCCL 2.31.2.*/
@@ -422,17 +422,17 @@ impl Default for ncclConfigExt {
         }
     }
 }
-/** An option for another vendor's build of NCCL; NVIDIA's build ignores the list.
+/** An option for another vendor's build of NCCL; NVIDIA's build ignores such options.
 
  Options are linked by `next`, in any order, without cycles and without duplicate keys.
  Since NCCL 2.31.2.*/
 pub type ncclConfigExt_t = ncclConfigExt;
 /** Options of one collective, for the functions whose names end in `Config`.
 
- Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The
- struct and the memory that it points to must stay valid until the call (in a group: the outermost
- `ncclGroupEnd`) has returned. A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower
- `version` without `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
+ Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
+ the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
+ then copies `size` bytes into its own, shorter struct.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -453,7 +453,7 @@ pub struct ncclCollConfig_v23200 {
     pub nvlsCTAs: ::core::ffi::c_int,
     /// Thread blocks per cluster, Hopper and later; one value for a whole group. Since NCCL 2.31.2.
     pub cgaClusterSize: ::core::ffi::c_int,
-    /// Names of the algorithms to choose from; `NULL` or empty: all. Since NCCL 2.31.2.
+    /// Names of the algorithms to choose from, separated by commas; `NULL` or empty: all. Since NCCL 2.31.2.
     pub algSelection: *const ::core::ffi::c_char,
     /// 1 (default): fail if no algorithm of `algSelection` applies. 0: use any algorithm then. Since NCCL 2.31.2.
     pub forceAlgSelection: ::core::ffi::c_int,
@@ -463,9 +463,9 @@ pub struct ncclCollConfig_v23200 {
     pub userProfilerTag: u64,
     /** Event of this rank that NCCL records once the kernel has been launched, or `NULL`.
 
- Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and not for
- several processes; at most one per communicator and group. It must exist as long as any work waits for
- it, including captured graphs. NCCL built with CUDA older than 12.3 records it before the launch.
+ Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and without
+ `cudaEventInterprocess`; at most one per communicator and group. It must exist as long as any work, including
+ captured graphs, waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
  Since NCCL 2.32.3.*/
     pub launchCompletionEvent: cudaEvent_t,
 }
@@ -528,10 +528,10 @@ impl Default for ncclCollConfig_v23200 {
 }
 /** Options of one collective, for the functions whose names end in `Config`.
 
- Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The
- struct and the memory that it points to must stay valid until the call (in a group: the outermost
- `ncclGroupEnd`) has returned. A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower
- `version` without `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
+ Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
+ the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
+ then copies `size` bytes into its own, shorter struct.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
 /** The result of `ncclGroupSimulateEnd`.
@@ -579,9 +579,9 @@ pub type ncclSimInfo_t = ncclSimInfo_v22200;
 impl ncclCommMemStat_t {
     /// Bytes of GPU memory that suspending would free. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspend: ncclCommMemStat_t = ncclCommMemStat_t(0);
-    /// 1 while that memory is freed, otherwise 0. Since NCCL 2.29.7.
+    /// 1 while `ncclCommSuspend` has freed that memory, otherwise 0. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspended: ncclCommMemStat_t = ncclCommMemStat_t(1);
-    /// Bytes of GPU memory that remain allocated while suspended. Since NCCL 2.29.7.
+    /// Bytes of GPU memory that remain allocated while the communicator is suspended. Since NCCL 2.29.7.
     pub const ncclStatGpuMemPersist: ncclCommMemStat_t = ncclCommMemStat_t(2);
     /// Bytes of all GPU memory of the communicator that NCCL tracks. Since NCCL 2.29.7.
     pub const ncclStatGpuMemTotal: ncclCommMemStat_t = ncclCommMemStat_t(3);
@@ -688,9 +688,9 @@ pub struct ncclScalarResidence_t(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclWaitSignalDesc_t {
-    /// The number of times that the signal is raised. Since NCCL 2.29.2.
+    /// The number of times that the signal must be raised. Since NCCL 2.29.2.
     pub opCnt: ::core::ffi::c_int,
-    /// The rank that raises it. Since NCCL 2.29.2.
+    /// The rank that raises the signal. Since NCCL 2.29.2.
     pub peer: ::core::ffi::c_int,
     /// The number of the signal, below `numRmaSig`. Since NCCL 2.29.2.
     pub sigIdx: ::core::ffi::c_int,
