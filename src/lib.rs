@@ -38,9 +38,9 @@
 //! # Errors
 //!
 //! Invalid input causes an error, not a panic. The [`Error`] names the call, the values and what was expected. If the loaded
-//! library lacks a function, the call returns [`Error::Unsupported`] with the first version that has it.
+//! library lacks a function that cannot be replaced, the call returns [`Error::Unsupported`] with the first version that has it.
 //!
-//! With [`Config::timeout`], a call that waits on the host for a missing rank returns [`Error::Timeout`] after that time. On
+//! With [`Config::timeout`], a call that blocks the host because a rank is missing returns [`Error::Timeout`] after that time. On
 //! GPUs, operations return when they are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To
 //! record or time operations, add an [`Observer`](observer::Observer): your own, or the recorder of `libnccl-observe`.
 //!

@@ -330,8 +330,8 @@ typedef struct ncclConfigExt {
  *
  * Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  * the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
- * then copies `size` bytes into its own, shorter struct.
+ * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
+ * otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
  * Since NCCL 2.31.2.
  */
 typedef struct ncclCollConfig_v23200 {

@@ -345,7 +345,7 @@ typedef struct ncclTeamRequirements {
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** No use. Since NCCL 2.31.2. */
+    /** No uses: the empty set. Since NCCL 2.31.2. */
     NCCL_CFT_NONE = 0,
     /** One peer at a time. Since NCCL 2.31.2. */
     NCCL_CFT = 1,

@@ -162,9 +162,9 @@ impl Drop for Communicator {
 /// its health.
 ///
 /// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL concurrently with the owner, the
-/// thread that uses the communicator. If the owner is not in a call, the handle aborts the communicator immediately. If the
-/// communicator has a [timeout](crate::config::Config::timeout), a waiting call polls: the owner aborts the communicator within a
-/// millisecond, and the call returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows
+/// thread that uses the communicator. If the owner is not in a call, the handle aborts the communicator immediately. If the owner waits in a
+/// call, and the communicator has a [timeout](crate::config::Config::timeout), the call polls: the owner aborts the communicator
+/// within a millisecond, and the call returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows
 /// when the call returns.
 ///
 /// ```

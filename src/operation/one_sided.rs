@@ -128,7 +128,7 @@ impl Communicator {
         call.end((), result)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals`, and the data that these ranks put before has
+    /// Makes the stream wait until other ranks have raised all of `signals`, and the data that they put before that has
     /// arrived. Since NCCL 2.29.2.
     ///
     /// ```

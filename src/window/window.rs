@@ -41,7 +41,7 @@ impl WindowFlags {
     /// 2.32.3.
     #[doc(alias = "NCCL_WIN_GIN_ONLY")]
     pub const GIN_ONLY: Self = Self(sys::NCCL_WIN_GIN_ONLY);
-    /// A promise that only counted operations of the compute fabric transport (CFT) use the window. Since NCCL 2.32.3.
+    /// A promise that the window is used only by counted operations of the compute fabric transport (CFT). Since NCCL 2.32.3.
     #[doc(alias = "NCCL_WIN_CFT_COUNTED")]
     pub const CFT_COUNTED: Self = Self(sys::NCCL_WIN_CFT_COUNTED);
 

@@ -520,7 +520,7 @@ impl Default for ncclTeamRequirements {
  Since NCCL 2.28.3.*/
 pub type ncclTeamRequirements_t = ncclTeamRequirements;
 impl ncclCftCap_t {
-    /// No use. Since NCCL 2.31.2.
+    /// No uses: the empty set. Since NCCL 2.31.2.
     pub const NCCL_CFT_NONE: ncclCftCap_t = ncclCftCap_t(0);
     /// One peer at a time. Since NCCL 2.31.2.
     pub const NCCL_CFT: ncclCftCap_t = ncclCftCap_t(1);

@@ -431,8 +431,8 @@ pub type ncclConfigExt_t = ncclConfigExt;
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
- then copies `size` bytes into its own, shorter struct.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
+ otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -530,8 +530,8 @@ impl Default for ncclCollConfig_v23200 {
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. Never lower `version` without lowering `size`: 2.31.2
- then copies `size` bytes into its own, shorter struct.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
+ otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
 /** The result of `ncclGroupSimulateEnd`.
