@@ -10,8 +10,7 @@ use clap::Args;
 use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
-use crate::nccl_file::NcclFile;
-use crate::nccl_file::{KNOWN, Variables};
+use crate::nccl_file::{KNOWN, NcclFile, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
 use crate::{library, output};

@@ -76,10 +76,8 @@ impl NcclFile {
         let defines = || {
             let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
             let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
-            let is_nccl = |symbol: object::read::elf::ElfSymbol64<'_, '_, Endianness, _>| {
-                symbol.is_definition() && symbol.name() == Ok("ncclGetUniqueId")
-            };
-            Some(file.dynamic_symbols().any(is_nccl))
+            let mut symbols = file.dynamic_symbols();
+            Some(symbols.any(|symbol| symbol.is_definition() && symbol.name() == Ok("ncclGetUniqueId")))
         };
         defines().unwrap_or(false)
     }

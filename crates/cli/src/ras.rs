@@ -14,8 +14,7 @@ use libnccl_observe::ras::{
 };
 use serde_json::{Value, json};
 
-use crate::output;
-use crate::output::{in_line, in_lines, stdout};
+use crate::output::{self, in_line, in_lines, stdout};
 
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("help/ras.txt").trim_end())]

@@ -28,8 +28,7 @@ use libnccl::Version;
 use serde::Serialize;
 
 use crate::nccl_file::Variables;
-use crate::output;
-use crate::output::in_line;
+use crate::output::{self, in_line};
 use crate::settings::Settings;
 use crate::system::System;
 use driver::Driver;

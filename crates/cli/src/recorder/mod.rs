@@ -184,7 +184,10 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     let (names, size) = (name_first_ranks(&missing, count), job.size);
     let problem = format!("there is no recording of {names} of {size}: dead, or none was requested");
     let more_ranks = count - missing.len();
-    Some(Finding { more_ranks, ..Finding::new(job, Kind::MissingRank, missing, problem, job.open_calls()) })
+    Some(Finding {
+        more_ranks,
+        ..Finding::new(&job.id, Kind::MissingRank, missing, problem, job.open_calls())
+    })
 }
 
 /// Returns the call that has not returned on some ranks, although no rank is missing in it.
@@ -196,6 +199,6 @@ fn not_completed(job: &Job) -> Option<Finding> {
         None => "each send has its receive",
     };
     let problem = format!("{record} has not returned on {}, although {callers}", name_ranks(&ranks));
-    let finding = Finding::new(job, Kind::NotCompleted, ranks, problem, job.open_calls());
+    let finding = Finding::new(&job.id, Kind::NotCompleted, ranks, problem, job.open_calls());
     Some(Finding { collective: record.collective, ..finding })
 }

@@ -2,11 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::{fmt, fs};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
-use super::finding::{Finding, Kind, name_ranks};
+use super::finding::{Call, Finding, Kind, name_ranks};
 use super::point_to_point::PointToPoint;
 use super::recording::{Job, Process, Rank, Record};
 
@@ -72,14 +72,14 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     };
     let (count, size) = (waits.len(), first.job.size);
     let problem = format!("{count} of {size} ranks wait for each other{names}: {advice}");
-    let calls = waits.iter().map(|wait| (wait.rank, wait.record));
-    let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem, calls);
-    for (call, wait) in finding.calls.iter_mut().zip(&waits) {
+    let calls = waits.iter().map(|wait| {
+        let mut call = Call::from((wait.rank, wait.record));
         if communicators.len() > 1 {
             call.call += &format!(" on {}", wait.job);
         }
-    }
-    Some(finding)
+        call
+    });
+    Some(Finding::new(&first.job.id, Kind::CircularWait, ranks, problem, calls))
 }
 
 fn with_several_ranks(jobs: &[Job]) -> BTreeSet<&Process> {

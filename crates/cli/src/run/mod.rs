@@ -39,8 +39,7 @@ use self::process::{ROLE, exit_code, requests_the_end};
 pub(crate) use self::process::{
     THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
 };
-use crate::output::CLOSED;
-use crate::output::write_to_stderr;
+use crate::output::{CLOSED, write_to_stderr};
 use crate::value_parser::{MAX_RANKS, whole};
 
 #[derive(Debug, Args)]

@@ -1,11 +1,9 @@
 //! The processes of a run: roles, parent death signals, states, exit statuses, and descendants, whose orphans are adopted.
 
-use std::env;
-use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{

@@ -12,11 +12,10 @@ use comparison::Comparison;
 use serde_json::{Map, Value};
 
 use super::arguments::refuse;
-use super::output::report::Report;
+use super::benchmark::Benchmark;
+use super::output::report::{Library, Measured, Rank, Report, Row};
 use super::output::{conclude, exit_code};
 use super::start::Backend;
-use crate::bench::benchmark::Benchmark;
-use crate::bench::output::report::{Library, Measured, Rank, Row};
 use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 use crate::value_parser::whole;
 use crate::{file, output};

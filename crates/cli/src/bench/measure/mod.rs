@@ -351,8 +351,23 @@ fn start_on<'b, 'c>(
         recv =
             recv.get_mut(rank * shape.count..(rank + 1) * shape.count).context("the buffer is too short")?;
     }
-    match benchmark {
-        Benchmark::AllToAllV => {
+    match (benchmark, in_place) {
+        (Benchmark::AllReduce, false) => comm.all_reduce(send, recv, op, on)?,
+        (Benchmark::AllReduce, true) => comm.all_reduce_in_place(recv, op, on)?,
+        (Benchmark::Broadcast, false) => comm.broadcast(send, recv, root, on)?,
+        (Benchmark::Broadcast, true) => comm.broadcast_in_place(recv, root, on)?,
+        (Benchmark::Reduce, false) => comm.reduce(send, recv, op, root, on)?,
+        (Benchmark::Reduce, true) => comm.reduce_in_place(recv, op, root, on)?,
+        (Benchmark::AllGather, false) => comm.all_gather(send, recv, on)?,
+        (Benchmark::AllGather, true) => comm.all_gather_in_place(recv, on)?,
+        (Benchmark::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, on)?,
+        (Benchmark::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, on)?,
+        (Benchmark::AllToAll, _) => comm.all_to_all(send, recv, on)?,
+        (Benchmark::Gather, false) => comm.gather(send, recv, root, on)?,
+        (Benchmark::Gather, true) => comm.gather_in_place(recv, root, on)?,
+        (Benchmark::Scatter, false) => comm.scatter(send, recv, root, on)?,
+        (Benchmark::Scatter, true) => comm.scatter_in_place(recv, root, on)?,
+        (Benchmark::AllToAllV, _) => {
             let (mut sent, mut rest) = (0, recv);
             for peer in 0..ranks {
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
@@ -368,13 +383,12 @@ fn start_on<'b, 'c>(
                 }
             }
         }
-        Benchmark::SendRecv => {
+        (Benchmark::SendRecv, _) => {
             comm.send(send, (rank + 1) % ranks, on)?;
             comm.recv(recv, (rank + ranks - 1) % ranks, on)?;
         }
         // Several groups: see `hypercube`.
-        Benchmark::HyperCube => {}
-        _ => benchmark.start(comm, (send, recv), in_place, op, root, on)?,
+        (Benchmark::HyperCube, _) => {}
     }
     Ok(())
 }

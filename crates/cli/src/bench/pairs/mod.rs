@@ -13,11 +13,9 @@ use libnccl::{Config, DataType, ReduceOp};
 
 use super::arguments::refuse;
 use super::compare::ratio;
-use super::data::Arithmetic;
-use super::data::{Data, Reduction};
+use super::data::{Arithmetic, Data, Reduction};
 use super::measure::memory::{Buffer, Memory};
-use super::measure::ranks::available_bytes;
-use super::measure::ranks::{Rank, Ranks};
+use super::measure::ranks::{Rank, Ranks, available_bytes};
 use super::output::{conclude, exit_code, progress_bar};
 use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks};
-use super::super::recording::State;
-use super::{Entry, Group};
+use super::Entry;
+use super::group::{Group, Unmatched};
 use crate::output;
+use crate::recorder::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks, ranks_have};
+use crate::recorder::recording::State;
 
 /// A finding, and the time of its call.
 type Timed = (u64, Finding);
@@ -48,30 +49,13 @@ fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
     kept.into_iter().map(finding).collect()
 }
 
-fn finding<'a>(
-    group: &Group<'_>,
-    kind: Kind,
-    ranks: Vec<usize>,
-    problem: String,
-    calls: impl IntoIterator<Item = (usize, &'a Entry)>,
-) -> Finding {
-    let call = |(rank, entry): (usize, &Entry)| {
+impl From<(usize, &Entry)> for Call {
+    fn from((rank, entry): (usize, &Entry)) -> Self {
         // Skips the frames of PyTorch itself.
         let frame = entry.frames.iter().find(|frame| !frame.filename.contains("/torch/"));
         let site = frame.map(|frame| format!("{}:{}", output::in_line(&frame.filename), frame.line));
         let state = if entry.is_open() { State::Called } else { State::Completed };
-        Call { rank, call: entry.to_string(), site, state }
-    };
-    let calls = calls.into_iter().map(call).collect();
-    Finding {
-        communicator: group.to_string(),
-        kind,
-        ranks,
-        more_ranks: 0,
-        collective: None,
-        problem,
-        calls,
-        last_agreement: None,
+        Self { rank, call: entry.to_string(), site, state }
     }
 }
 
@@ -97,7 +81,7 @@ fn different_calls(group: &Group<'_>) -> Option<Finding> {
     let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
     let names = name_ranks(&ranks);
     let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
-    let finding = finding(group, kind, ranks, problem, calls);
+    let finding = Finding::new(group, kind, ranks, problem, calls);
     Some(Finding { collective: Some(number), ..finding })
 }
 
@@ -139,7 +123,7 @@ fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
     let (names, size) = (name_first_ranks(&ranks, missing(&group)), group.ranks.len());
     let problem = format!("there is no dump of {names} of {size}: dead, or none was requested");
     let more_ranks = missing(&group) - ranks.len();
-    Some(Finding { more_ranks, ..finding(group, Kind::MissingRank, ranks, problem, []) })
+    Some(Finding { more_ranks, ..Finding::new(group, Kind::MissingRank, ranks, problem, Vec::<Call>::new()) })
 }
 
 /// The ranks that each rank waits for.
@@ -206,32 +190,20 @@ impl Waits {
             }
         }
         ranks.sort_unstable();
-        let mut calls = Vec::new();
-        let mut first = None;
-        for group in groups {
-            for rank in &ranks {
-                let open = group.members.get(rank).and_then(|member| member.open_collectives().next());
-                if let Some((number, entry)) = open {
-                    first = first.or(Some(group));
-                    calls.push((*rank, number, entry, group));
-                }
-            }
-        }
         let problem = format!(
             "{} wait for each other: all ranks have to use their groups in the same order",
             name_ranks(&ranks)
         );
-        let mut finding = finding(
-            first?,
-            Kind::CircularWait,
-            ranks,
-            problem,
-            calls.iter().map(|(rank, _, entry, _)| (*rank, *entry)),
-        );
-        for (call, (_, number, _, group)) in finding.calls.iter_mut().zip(calls) {
+        let call = |group: &Group<'_>, rank: &usize| {
+            let (number, entry) = group.members.get(rank)?.open_collectives().next()?;
+            let mut call = Call::from((*rank, entry));
             call.call += &format!(", collective {number} on {group}");
-        }
-        Some(finding)
+            Some(call)
+        };
+        let of_group = |group| ranks.iter().filter_map(move |rank| call(group, rank));
+        let first = groups.iter().find(|group| of_group(group).next().is_some())?;
+        let calls: Vec<Call> = groups.iter().flat_map(of_group).collect();
+        Some(Finding::new(first, Kind::CircularWait, ranks, problem, calls))
     }
 }
 
@@ -264,14 +236,13 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
         let callers = &callers[&number];
         let (_, entry) = callers[0];
         let waiting: Vec<usize> = callers.iter().map(|(rank, _)| *rank).collect();
-        let has = if ranks.len() == 1 { "has" } else { "have" };
         let wait = if waiting.len() == 1 { "waits" } else { "wait" };
         let problem = format!(
-            "{} {has} not called collective {number}, {entry}, in which {} {wait}",
-            name_ranks(&ranks),
+            "{} not called collective {number}, {entry}, in which {} {wait}",
+            ranks_have(&ranks),
             name_ranks(&waiting)
         );
-        let finding = finding(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
+        let finding = Finding::new(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
         (entry.time_created_ns, Finding { collective: Some(number), ..finding })
     };
     missing.into_iter().map(finding).collect()
@@ -298,14 +269,12 @@ fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let completed = group.members.keys().copied().filter(|rank| group.last_completed(*rank) >= Some(number));
     let completed: Vec<usize> = completed.collect();
     let ranks: Vec<usize> = calls.iter().map(|(rank, _)| *rank).collect();
-    let has = if ranks.len() == 1 { "has" } else { "have" };
-    let others_have = if completed.len() == 1 { "has" } else { "have" };
     let problem = format!(
-        "{} {has} not completed collective {number}, {entry}, which {} {others_have}",
-        name_ranks(&ranks),
-        name_ranks(&completed)
+        "{} not completed collective {number}, {entry}, which {}",
+        ranks_have(&ranks),
+        ranks_have(&completed)
     );
-    let finding = finding(group, Kind::NotCompleted, ranks, problem, calls);
+    let finding = Finding::new(group, Kind::NotCompleted, ranks, problem, calls);
     Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
 }
 
@@ -316,10 +285,12 @@ fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
     let is_end = |peer: usize| !waits.waits(peer);
     let has_end = unmatched().any(|(_, one)| is_end(one.peer));
     let named = unmatched().filter(|(_, one)| !has_end || is_end(one.peer));
-    let finding = |(group, one): (&Group<'_>, super::group::Unmatched<'_>)| {
-        let (rank, peer, entry) = (one.rank, one.peer, one.entry);
+    let finding = |(group, Unmatched { rank, peer, entry }): (&Group<'_>, Unmatched<'_>)| {
         let problem = format!("rank {rank} waits in {entry} for rank {peer}, which has no counterpart of it");
-        (entry.time_created_ns, finding(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]))
+        (
+            entry.time_created_ns,
+            Finding::new(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]),
+        )
     };
     earliest(named.map(finding).collect())
 }

@@ -190,12 +190,9 @@ impl<'a> Group<'a> {
                 };
                 let count = seen.entry(name).or_insert(0);
                 *count += 1;
-                let Some((peer, other)) =
-                    self.ranks.get(end).and_then(|peer| Some((*peer, self.members.get(peer)?)))
-                else {
-                    continue;
-                };
-                if other.open_point_to_point(&counterpart) < *count {
+                let Some(peer) = self.ranks.get(end).copied() else { continue };
+                let other = self.members.get(&peer);
+                if other.is_some_and(|other| other.open_point_to_point(&counterpart) < *count) {
                     unmatched.push(Unmatched { rank: *rank, peer, entry });
                 }
             }
