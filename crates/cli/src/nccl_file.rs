@@ -34,7 +34,7 @@ pub(crate) struct NcclFile {
     pub(crate) identity: Identity,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cuda {
     pub(crate) major: u32,
     pub(crate) minor: u32,

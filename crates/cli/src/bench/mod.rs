@@ -203,11 +203,8 @@ fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_
             for bytes in parameters.sizes() {
                 let case = Case { parameters, shape: parameters.shape(bytes)?, in_place: false };
                 let out_of_place = work.measure(case, seed)?;
-                let in_place = if parameters.benchmark.has_in_place() {
-                    Some(work.measure(Case { in_place: true, ..case }, seed + 1)?)
-                } else {
-                    None
-                };
+                let mut in_place = || work.measure(Case { in_place: true, ..case }, seed + 1);
+                let in_place = parameters.benchmark.has_in_place().then(&mut in_place).transpose()?;
                 seed += 2;
                 if let Some(output) = output {
                     output.row(case, &out_of_place, in_place.as_ref())?;

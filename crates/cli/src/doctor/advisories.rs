@@ -63,17 +63,11 @@ struct Advisory {
 }
 
 /// A half-open range. A missing bound means the oldest or the newest version.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range<T> {
     from: Option<T>,
     before: Option<T>,
-}
-
-impl<T> Default for Range<T> {
-    fn default() -> Self {
-        Self { from: None, before: None }
-    }
 }
 
 impl<T: PartialOrd> Range<T> {

@@ -92,18 +92,13 @@ fn wait(mut child: Child, limit: Duration) -> ChildReport {
         });
     }
     drop(sender);
-    let (mut report, mut log, mut loaded) = (ChildReport::default(), vec![], None);
     let end = Instant::now() + limit;
-    let is_late = loop {
-        if !matches!(child.try_wait(), Ok(None)) {
-            break false;
-        }
-        if Instant::now() > end {
-            loaded = last_loaded(&child);
-            break true;
-        }
+    let mut runs = || matches!(child.try_wait(), Ok(None));
+    while runs() && Instant::now() <= end {
         thread::sleep(PAUSE);
-    };
+    }
+    let is_late = runs();
+    let loaded = if is_late { last_loaded(&child) } else { None };
     // Includes the processes that the library has started.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let failure = match child.wait() {
@@ -114,6 +109,7 @@ fn wait(mut child: Child, limit: Duration) -> ChildReport {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => None,
         Err(error) => Some(format!("the end of the process is not known: {error}")),
     };
+    let (mut report, mut log) = (ChildReport::default(), vec![]);
     let end = Instant::now() + GRACE;
     while let Ok((is_log, line)) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
         match is_log {

@@ -223,9 +223,9 @@ impl Package {
 }
 
 /// Compares the library in a package directory with the packages that own it.
-fn of_packages(system: &System, directory: &Path) -> Vec<Finding> {
+fn of_packages(system: &System, directory: &Path) -> Option<Finding> {
     let path = directory.join(IN_PACKAGES);
-    let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
+    let metadata = system.place(&path).metadata().ok()?;
     let owners: Vec<_> = system.children(directory).iter().filter_map(|info| package(system, info)).collect();
     let copy = Copy::of(system, path);
     if owners.len() > 1 {
@@ -235,23 +235,17 @@ fn of_packages(system: &System, directory: &Path) -> Vec<Finding> {
         let writer = writer.map(|owner| format!("; the file is that of {}", owner.name)).unwrap_or_default();
         let share = "share one file, and the last one that was installed wrote it";
         let others = "then pip install --force-reinstall the one for the driver's CUDA";
-        return vec![Finding::warning(
-            format!("{owned} {share}: {}{writer}", copy.text()),
-            format!("keep one: pip uninstall {names}, {others}"),
-        )];
+        let text = format!("{owned} {share}: {}{writer}", copy.text());
+        return Some(Finding::warning(text, format!("keep one: pip uninstall {names}, {others}")));
     }
-    let Some(owner) = owners.first() else { return Vec::new() };
+    let owner = owners.first()?;
     let version = copy.file.version.map(|version| version.to_string());
     let differs = version.is_some_and(|version| version != owner.version);
-    if differs || owner.size.is_some_and(|size| size != metadata.len()) {
-        let advice =
-            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version);
-        return vec![Finding::warning(
-            format!("{} is not the file of {}", copy.text(), owner.text()),
-            advice,
-        )];
-    }
-    Vec::new()
+    (differs || owner.size.is_some_and(|size| size != metadata.len())).then(|| {
+        let advice = format!("pip install --force-reinstall {}=={}", owner.name, owner.version);
+        let text = format!("{} is not the file of {}", copy.text(), owner.text());
+        Finding::warning(text, format!("install it again: {advice}"))
+    })
 }
 
 /// Reads the directory `NAME-VERSION.dist-info` of a package that owns the library.

@@ -36,18 +36,15 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(super) fn new() -> Self {
-        let loaded = library::load_driver().is_ok();
         let (gpus, problem) = library::gpus().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = library::newest_cuda().map(Text);
-        let (library, fabric) = (library::DRIVER.into(), library::unready_fabrics().unwrap_or_default());
         Self {
-            fabric,
-            library,
-            loaded,
+            library: library::DRIVER.into(),
+            loaded: library::load_driver().is_ok(),
             stand_in: library::emulation(),
             gpus,
             problem,
-            cuda,
+            cuda: library::newest_cuda().map(Text),
+            fabric: library::unready_fabrics().unwrap_or_default(),
             ..Self::default()
         }
     }

@@ -98,7 +98,7 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("network", network::findings(system, &settings, library)),
         ("files", variables::files(&settings, &unread, library)),
         ("variables", variables::findings(&examined)),
-        ("ras", network::ras(&settings)),
+        ("ras", vec![network::ras(&settings)]),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
     let sections = sections.map(|(name, findings)| Section { name, findings }).collect();

@@ -204,10 +204,8 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let ports = active_ports(system);
     if ports.is_empty() {
         let advice = "see `ibstat`; NCCL uses sockets until a port is active";
-        return vec![Finding::warning(
-            format!("RDMA devices without a link: {}", devices.join(", ")),
-            advice,
-        )];
+        let text = format!("RDMA devices without a link: {}", devices.join(", "));
+        return vec![Finding::warning(text, advice)];
     }
     let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
     let shown = shown.join(", ");
@@ -283,18 +281,16 @@ const REPLY_LIMIT: Duration = Duration::from_millis(100);
 const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Judges the port on which a running job serves RAS requests.
-pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
+pub(super) fn ras(settings: &Settings) -> Finding {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
-        return vec![Finding::ok(format!(
-            "{}: jobs do not serve RAS requests",
-            settings.text("NCCL_RAS_ENABLE")
-        ))];
+        let set = settings.text("NCCL_RAS_ENABLE");
+        return Finding::ok(format!("{set}: jobs do not serve RAS requests"));
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
     let advice = "give each job its own port with NCCL_RAS_ADDR=localhost:PORT";
     let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
         let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
-        return vec![Finding::warning(format!("no address of {address}; {expected}"), advice)];
+        return Finding::warning(format!("no address of {address}; {expected}"), advice);
     };
     let state = addresses.iter().map(state_of).max().unwrap_or(RasPort::Unknown);
     let text = match state {
@@ -307,7 +303,7 @@ pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
             format!("at {address}, something accepts connections and does not respond as NCCL's RAS")
         }
     };
-    vec![Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)]
+    Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)
 }
 
 /// Returns the addresses of a host; `None` if there is none, or if the name server does not respond before the deadline.

@@ -9,8 +9,6 @@ use super::{Examined, values};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
 
-/// Variables of this project that no library reads.
-const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
 /// The similarity from which a name counts as misspelled.
 const LIKE: f64 = 0.7;
 
@@ -70,7 +68,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
         || known.contains(name)
         || name.contains(char::is_whitespace)
         || is_others
-        || OF_THIS_PROJECT.contains(&name)
+        || name == libnccl::internal::PATH_VARIABLE
         || (!is_cpu && name.starts_with("LIBNCCL_CPU_"))
     {
         return None;
@@ -155,31 +153,28 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut effective = Vec::new();
     for line in lines {
-        let (name, value, overridden_by) = match line {
+        match line {
             Line::Ignored(text) => {
-                findings.push(Finding::warning(
-                    format!("{path}: NCCL ignores the line {text:?}, which has no ="),
-                    "write NAME=VALUE, without spaces around =",
-                ));
-                continue;
+                let text = format!("{path}: NCCL ignores the line {text:?}, which has no =");
+                findings.push(Finding::warning(text, "write NAME=VALUE, without spaces around ="));
             }
-            Line::Set { name, value, overridden_by } => (name, value, overridden_by),
-        };
-        match overridden_by {
-            Some(origin) => {
-                let text = format!("{path}: {name} has no effect; its value is from {origin}");
-                findings.push(Finding::ok(text));
+            Line::Set { name, value, overridden_by } => {
+                match overridden_by {
+                    Some(origin) => {
+                        let text = format!("{path}: {name} has no effect; its value is from {origin}");
+                        findings.push(Finding::ok(text));
+                    }
+                    None if unread.contains(&name.as_str()) => {}
+                    None => effective.push(format!("{name}={value}")),
+                }
+                let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
+                let advice = "write NAME=VALUE, without spaces, quotes and `export`, comments on separate lines, and lines that end \
+                              as on Linux";
+                let parts = of_name.into_iter().chain(taken_literally(value));
+                findings.extend(
+                    parts.map(|part| Finding::warning(format!("{path}: {name}={value:?}: {part}"), advice)),
+                );
             }
-            None if unread.contains(&name.as_str()) => {}
-            None => effective.push(format!("{name}={value}")),
-        }
-        let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
-        for part in of_name.into_iter().chain(taken_literally(value)) {
-            findings.push(Finding::warning(
-                format!("{path}: {name}={value:?}: {part}"),
-                "write NAME=VALUE, without spaces, quotes and `export`, comments on separate lines, and lines that end \
-                 as on Linux",
-            ));
         }
     }
     let sets = if effective.is_empty() { "nothing".into() } else { effective.join(", ") };

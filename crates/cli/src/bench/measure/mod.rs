@@ -121,8 +121,7 @@ impl<'w> Work<'w> {
             times = Some(taken);
         }
         let comparisons = self.check(case, seed)?;
-        let operations = f64::from(iters) * f64::from(agg_iters);
-        let operations = operations * f64::from(cudagraph.max(1));
+        let operations = f64::from(iters) * f64::from(agg_iters) * f64::from(cudagraph.max(1));
         let first = self.ranks.first();
         let outcome = |member| Outcome {
             seconds: elapsed.as_secs_f64() / operations,

@@ -148,6 +148,11 @@ impl Ranks {
         self.synchronize()
     }
 
+    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
+        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
+        self.gather(&own)
+    }
+
     pub(crate) fn destroy(mut self) -> Result<()> {
         if self.members.len() == 1
             && let Some(member) = self.members.pop()
@@ -199,13 +204,6 @@ pub(crate) struct Description {
     /// The free bytes of the host, unless the ranks use the memory of GPUs.
     host_bytes: Option<u64>,
     device_bytes: u64,
-}
-
-impl Ranks {
-    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
-    }
 }
 
 fn describe(rank: &Rank) -> Result<Description> {

@@ -235,13 +235,8 @@ fn general(value: f64) -> String {
 /// Formats a number as `%e` of C does: an exponent has a sign and two digits.
 fn exponent(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
-    match text.split_once('e') {
-        Some((digits, power)) => match power.strip_prefix('-') {
-            Some(power) => format!("{digits}e-{power:0>2}"),
-            None => format!("{digits}e+{power:0>2}"),
-        },
-        None => text,
-    }
+    let parts = text.split_once('e').and_then(|(digits, power)| Some((digits, power.parse::<i32>().ok()?)));
+    parts.map_or(text.clone(), |(digits, power)| format!("{digits}e{power:+03}"))
 }
 
 #[cfg(test)]
