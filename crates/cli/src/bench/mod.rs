@@ -207,7 +207,7 @@ fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_
                 let in_place = parameters.benchmark.has_in_place().then(&mut in_place).transpose()?;
                 seed += 2;
                 if let Some(output) = output {
-                    output.row(case, &out_of_place, in_place.as_ref())?;
+                    output.row(case, &[Some(out_of_place), in_place])?;
                 }
             }
             cycle = cycle.wrapping_add(1);

@@ -72,19 +72,6 @@ impl Parameters {
             ));
         }
         let benchmark = arguments.benchmark;
-        check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
-        let mut ops = arguments.op.or(Reduction::ALL);
-        if !benchmark.has_op() {
-            ops.truncate(1);
-        }
-        let roots = match arguments.root {
-            OneOrAll::One(root) if root >= ranks => {
-                return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
-            }
-            OneOrAll::One(root) => root..root + 1,
-            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
-            OneOrAll::All => 0..1,
-        };
         let first = Self {
             benchmark,
             op: Reduction::Op(ReduceOp::Sum),
@@ -110,6 +97,19 @@ impl Parameters {
                 || arguments.output_file.is_some(),
             parallel_init: arguments.parallel_init.is_some(),
         };
+        first.check_conflicts(arguments)?;
+        let mut ops = arguments.op.or(Reduction::ALL);
+        if !benchmark.has_op() {
+            ops.truncate(1);
+        }
+        let roots = match arguments.root {
+            OneOrAll::One(root) if root >= ranks => {
+                return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
+            }
+            OneOrAll::One(root) => root..root + 1,
+            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
+            OneOrAll::All => 0..1,
+        };
         let all = arguments.datatype.or(DataType::ALL).into_iter().flat_map(|data_type| {
             let (first, roots) = (&first, &roots);
             ops.iter().flat_map(move |&op| {
@@ -117,6 +117,39 @@ impl Parameters {
             })
         });
         Ok(all.collect())
+    }
+
+    fn check_conflicts(&self, arguments: &MeasureArguments) -> Result<(), String> {
+        let &Self { benchmark, ranks, ranks_per_thread, .. } = self;
+        let on_gpus = self.gpus > 0;
+        let Procedure { iters, agg_iters, blocking, stream_null, local_register, .. } = self.procedure;
+        let Columns { per_iter_timing: timing, per_iter_skip: skip, memory, .. } = self.columns;
+        let graph = self.procedure.cudagraph > 0;
+        let [waits, registers] = [blocking != Blocking::None, local_register != Register::None];
+        let has_policy = self.procedure.cta_policy.is_some();
+        let is_hypercube = benchmark == Benchmark::HyperCube;
+        let grouped = ranks_per_thread > 1 || agg_iters > 1;
+        let both_to_stdout = matches!((&arguments.json, &arguments.csv), (Some(None), Some(None)));
+        let conflicts = [
+            (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
+            (graph && waits, "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
+            (graph && stream_null, "--cudagraph and --stream_null: the default stream cannot be captured"),
+            (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
+            (registers && !on_gpus, "--local_register needs GPUs: host memory is not registered"),
+            (has_policy && !on_gpus, "--cta_policy needs GPUs: it is about their thread blocks"),
+            (memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+            (stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+            (skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+            (skip >= iters, "--per_iter_skip leaves no iteration: expected less than --iters"),
+            (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
+            (
+                is_hypercube && grouped,
+                "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
+            ),
+            (both_to_stdout, "--json and --csv both go to stdout: expected a file for one of them"),
+        ];
+        let conflict = conflicts.into_iter().find(|(conflict, _)| *conflict);
+        conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
     }
 
     /// Returns the limit of the sizes: the requested limit, or the limit by memory.
@@ -214,42 +247,6 @@ pub(crate) struct Case<'a> {
     pub(crate) parameters: &'a Parameters,
     pub(crate) shape: Shape,
     pub(crate) in_place: bool,
-}
-
-fn check_conflicts(
-    arguments: &MeasureArguments,
-    on_gpus: bool,
-    ranks: usize,
-    ranks_per_thread: usize,
-) -> Result<(), String> {
-    let Procedure { iters, agg_iters, blocking, stream_null, local_register, .. } = arguments.procedure;
-    let Columns { per_iter_timing: timing, per_iter_skip: skip, memory, .. } = arguments.columns;
-    let graph = arguments.procedure.cudagraph > 0;
-    let [waits, registers] = [blocking != Blocking::None, local_register != Register::None];
-    let has_policy = arguments.procedure.cta_policy.is_some();
-    let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let grouped = ranks_per_thread > 1 || agg_iters > 1;
-    let both_to_stdout = matches!((&arguments.json, &arguments.csv), (Some(None), Some(None)));
-    let conflicts = [
-        (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
-        (graph && waits, "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
-        (graph && stream_null, "--cudagraph and --stream_null: the default stream cannot be captured"),
-        (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
-        (registers && !on_gpus, "--local_register needs GPUs: host memory is not registered"),
-        (has_policy && !on_gpus, "--cta_policy needs GPUs: it is about their thread blocks"),
-        (memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
-        (skip >= iters, "--per_iter_skip leaves no iteration: expected less than --iters"),
-        (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
-        (
-            is_hypercube && grouped,
-            "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
-        ),
-        (both_to_stdout, "--json and --csv both go to stdout: expected a file for one of them"),
-    ];
-    let conflict = conflicts.into_iter().find(|(conflict, _)| *conflict);
-    conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("advisories", advisories.unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
         ("network", network::findings(system, &settings, library)),
-        ("files", variables::files(&settings, &unread, library)),
+        ("files", variables::files(&examined, &unread)),
         ("variables", variables::findings(&examined)),
         ("ras", vec![network::ras(&settings)]),
     ];

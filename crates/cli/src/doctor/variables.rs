@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::finding::Finding;
-use super::library::Library;
 use super::{Examined, values};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
@@ -104,9 +103,8 @@ pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a
 
 /// Returns the findings about files; `unread` has the settings of files that the library did not read.
 pub(super) fn files(
-    settings: &Settings,
+    &Examined { settings, library, .. }: &Examined,
     unread: &[(String, PathBuf)],
-    library: Option<&Library>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in &settings.files {

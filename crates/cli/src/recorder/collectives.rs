@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::finding::{Agreement, Finding, Kind, name_ranks, ranks_have};
 use super::recording::{Job, Rank, Record};
 
+/// The ranks' calls of a collective.
+type Calls<'a> = BTreeMap<usize, &'a Record>;
+
 /// Returns the first collective of a communicator whose calls differ between ranks.
 pub(super) fn divergence(job: &Job) -> Option<Finding> {
     // Collectives that a ring has overwritten count as equal, because the following numbers agree.
@@ -28,21 +31,19 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
     };
     let following = ranks.iter_mut().filter_map(|(rank, own)| Some((*rank, *own.peek()?)));
     let following = following.filter(|(_, (next, _))| number.checked_add(1) == Some(*next));
-    let following: BTreeMap<usize, &Record> = following.map(|(rank, (_, call))| (rank, call)).collect();
-    let calls: BTreeMap<usize, &Record> = calls.into_iter().collect();
+    let following: Calls<'_> = following.map(|(rank, (_, call))| (rank, call)).collect();
+    let calls: Calls<'_> = calls.into_iter().collect();
     let usual = usual(&calls)?;
-    let others: Vec<usize> =
-        calls.iter().filter(|(_, call)| !is_same(call, usual)).map(|(rank, _)| *rank).collect();
-    let finding = match others.is_empty() {
+    let finding = match calls.values().all(|call| is_same(call, usual)) {
         true => count_differs(job, number, usual, &calls),
-        false => call_differs(job, number, usual, &calls, &following, others),
+        false => call_differs(job, number, usual, &calls, &following),
     };
     let agreement = agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
     Some(Finding { collective: Some(number), last_agreement: agreement, ..finding })
 }
 
 /// Returns the call of most ranks; in a tie, the call of the lowest rank.
-fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
+fn usual<'a>(calls: &Calls<'a>) -> Option<&'a Record> {
     let mut votes: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
     for call in calls.values() {
         *votes.entry(identity(call)).or_default() += 1;
@@ -77,7 +78,7 @@ fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
 }
 
 /// Returns the finding for a collective that only some ranks have called.
-fn count_differs(job: &Job, number: u64, usual: &Record, calls: &BTreeMap<usize, &Record>) -> Finding {
+fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> Finding {
     let (called, missing): (Vec<usize>, Vec<usize>) =
         job.ranks.keys().partition(|rank| calls.contains_key(rank));
     let (kind, ranks, problem) = if called.len() < missing.len() {
@@ -97,17 +98,11 @@ fn count_differs(job: &Job, number: u64, usual: &Record, calls: &BTreeMap<usize,
 }
 
 /// Returns the finding for different calls with this number. `following` has the calls of the next collective.
-fn call_differs(
-    job: &Job,
-    number: u64,
-    usual: &Record,
-    calls: &BTreeMap<usize, &Record>,
-    following: &BTreeMap<usize, &Record>,
-    others: Vec<usize>,
-) -> Finding {
+fn call_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>, following: &Calls<'_>) -> Finding {
+    let (agreeing, others): (Vec<usize>, Vec<usize>) =
+        calls.keys().partition(|rank| is_same(calls[rank], usual));
     let next = |rank: &usize| following.get(rank).copied();
-    let mut agreeing = calls.iter().filter(|(_, call)| is_same(call, usual));
-    let usual_next = agreeing.find_map(|(rank, _)| next(rank));
+    let usual_next = agreeing.iter().find_map(next);
     let is = |one: Option<&Record>, other: Option<&Record>| {
         one.zip(other).is_some_and(|(one, other)| is_same(one, other))
     };

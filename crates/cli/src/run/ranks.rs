@@ -117,12 +117,8 @@ impl<'a> Ranks<'a> {
     /// Sets torchrun's variables, which describe a rank and its job, and `LIBNCCL_RUN_ID`.
     fn set_variables(&self, command: &mut Command, attempt: u32, rank: usize) {
         let (rank, ranks) = (rank.to_string(), self.arguments.ranks.to_string());
-        for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
-            command.env(name, &rank);
-        }
-        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
-            command.env(name, &ranks);
-        }
+        command.envs(["RANK", "LOCAL_RANK", "ROLE_RANK"].map(|name| (name, &rank)));
+        command.envs(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"].map(|name| (name, &ranks)));
         command.env("GROUP_RANK", "0").env("GROUP_WORLD_SIZE", "1").env("ROLE_NAME", "default");
         command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", self.port.to_string());
         command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
@@ -161,7 +157,6 @@ impl<'a> Ranks<'a> {
         Ok((rank.pid(), status))
     }
 
-    /// Returns the running ranks, with their processes.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, Pid)> {
         let running = self.ranks.iter().enumerate().filter(|(_, rank)| rank.status.is_none());
         running.map(|(number, rank)| (number, rank.pid()))

@@ -19,7 +19,7 @@ use libnccl::observer::Extent;
 use libnccl::window::{Registration, Window, WindowFlags};
 use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamRef};
 
-use super::ranks::Ranks;
+use super::ranks::{Rank, Ranks};
 use crate::bench::arguments::Register;
 use crate::bench::benchmark::Benchmark;
 use crate::bench::data::{BLOCK, Comparison, Data, Pattern};
@@ -156,15 +156,13 @@ impl Memory {
     }
 }
 
-/// Ranges and indices are in elements.
+/// Ranges and indices are in elements. No work may be in flight on a buffer that is filled, compared, written or read.
 impl Buffer {
-    /// Fills a range with a pattern. No work may be in flight on the buffer.
     pub(crate) fn fill(&mut self, part: Range<usize>, pattern: &Pattern) -> Result<()> {
         let (block, size) = (pattern.block(part.len()), self.data_type.size());
         blocks(part).try_for_each(|part| self.write(part.start, &block[..part.len() * size]))
     }
 
-    /// Compares the elements of a range with a pattern. No work may be in flight on the buffer.
     pub(crate) fn compare(&self, part: Range<usize>, pattern: &Pattern) -> Result<Comparison> {
         let mut comparison = Comparison::default();
         for block in blocks(part.clone()) {
@@ -174,7 +172,7 @@ impl Buffer {
         Ok(comparison)
     }
 
-    /// Copies the bytes of elements into the buffer from element `start` on. No work may be in flight on the buffer.
+    /// Copies the bytes of elements into the buffer from element `start` on.
     pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
         let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
         match &mut self.storage {
@@ -191,7 +189,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns the bytes of the elements of a range. No work may be in flight on the buffer.
+    /// Returns the bytes of the elements of a range.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
         let part = self.bytes(part)?;
         match &self.storage {
@@ -321,15 +319,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(
-        nccl: &Nccl,
-        memory: &Memory,
-        data_type: DataType,
-        rank: usize,
-        length: usize,
-    ) -> Result<Self> {
-        let [send, recv] = [(); 2].map(|()| memory.buffer(nccl, data_type, length));
-        Ok(Self { send: send?, recv: recv?, rank })
+    pub(crate) fn new(nccl: &Nccl, member: &Rank, data_type: DataType, length: usize) -> Result<Self> {
+        let [send, recv] = [(); 2].map(|()| member.memory.buffer(nccl, data_type, length));
+        Ok(Self { send: send?, recv: recv?, rank: member.communicator.rank() })
     }
 
     /// Writes the data to send, and a different pattern where data will be received.
@@ -410,8 +402,7 @@ impl Registrations {
                 }
             }
             Register::Symmetric => {
-                windows = ranks.nccl.try_group(|group| {
-                    let mut windows = vec![];
+                ranks.nccl.try_group(|group| {
                     for (member, buffers) in ranks.members.iter().zip(buffers) {
                         member.memory.make_current()?;
                         for buffer in [&mut buffers.send, &mut buffers.recv] {
@@ -421,7 +412,7 @@ impl Registrations {
                                 .push(unsafe { group.register_window(&member.communicator, buffer, flags) }?);
                         }
                     }
-                    anyhow::Ok(windows)
+                    anyhow::Ok(())
                 })?;
             }
         }

@@ -69,11 +69,8 @@ impl<'w> Work<'w> {
         let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
         let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
         let arithmetic = Arithmetic::new(parameters.data_type)?;
-        let buffers = ranks.members.iter().map(|member| {
-            let (memory, rank) = (&member.memory, member.communicator.rank());
-            Buffers::new(&ranks.nccl, memory, parameters.data_type, rank, allocated)
-        });
-        let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let buffers = |member| Buffers::new(&ranks.nccl, member, parameters.data_type, allocated);
+        let mut buffers = ranks.members.iter().map(buffers).collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
         let mul_sums = Vec::new();
         Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, has_one_clock })

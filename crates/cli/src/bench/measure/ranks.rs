@@ -87,7 +87,6 @@ impl Ranks {
         self.members.first().map_or(0, |member| member.communicator.rank())
     }
 
-    /// Counts started operations, if there is a timeout.
     #[inline]
     pub(crate) fn count_operation(&self) {
         if let Some(count) = &self.operations {

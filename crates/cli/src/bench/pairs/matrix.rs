@@ -254,17 +254,10 @@ impl Map<'_> {
                 }
             }
         }
-        self.scale(area, (left, HEAD + side + 18), side, least, most)
+        self.scale(area, left, HEAD + side + 18, side, least, most)
     }
 
-    fn scale(
-        &self,
-        area: &Area<'_>,
-        (left, top): (i32, i32),
-        width: i32,
-        least: f64,
-        most: f64,
-    ) -> Result<()> {
+    fn scale(&self, area: &Area<'_>, left: i32, top: i32, width: i32, least: f64, most: f64) -> Result<()> {
         const STEPS: i32 = 60;
         for step in 0..STEPS {
             let (begin, end) = (left + width * step / STEPS, left + width * (step + 1) / STEPS);

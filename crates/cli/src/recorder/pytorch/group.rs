@@ -32,7 +32,7 @@ pub(super) struct Member<'a> {
 
 /// Returns the groups of all dumps.
 pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Group<'_>>> {
-    let mut groups: BTreeMap<(&str, Vec<usize>, Identity<'_>), Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, Vec<usize>, Result<usize, &str>), Group<'_>> = BTreeMap::new();
     for (rank, (path, dump)) in dumps {
         let names = names(dump);
         let mut of_name: HashMap<&str, Member<'_>> = HashMap::new();
@@ -65,10 +65,8 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
             );
             let count = counts.entry((description, ranks.clone())).or_default();
             *count += 1;
-            let identity = match name.parse::<u64>() {
-                Ok(_) => Identity::Order(*count),
-                Err(_) => Identity::Name(name),
-            };
+            // Processes count PyTorch's default names, which are numbers, separately, but create such groups in the same order.
+            let identity = name.parse::<u64>().map(|_| *count).map_err(|_| name);
             let group = groups.entry((description, ranks.clone(), identity));
             let group = group.or_insert_with(|| Group {
                 name,
@@ -85,14 +83,6 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
         group.has_status_of_collectives = has_status_of_collectives(&group.members);
     }
     Ok(groups)
-}
-
-/// Distinguishes groups with the same description and ranks: the order of creation, because PyTorch's default names are numbers
-/// that each process counts separately, or a name.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Identity<'a> {
-    Order(usize),
-    Name(&'a str),
 }
 
 /// Returns the configurations in the order in which the process created the groups.
