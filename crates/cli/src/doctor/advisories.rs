@@ -140,10 +140,7 @@ impl Advisory {
 
 /// Returns whether a file of this name, in any subdirectory of this directory, has this line.
 fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
-    system
-        .children(directory)
-        .iter()
-        .any(|one| system.line(one.join(file)).is_some_and(|found| found == line))
+    system.children(directory).iter().any(|one| system.line(one.join(file)).as_deref() == Some(line))
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {

@@ -23,21 +23,15 @@ use crate::{file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
-#[derive(Debug, Args)]
-pub(crate) struct RecorderArguments {
-    #[command(subcommand)]
-    command: RecorderCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum RecorderCommand {
+pub(crate) enum RecorderCommand {
     /// Say at which operation the ranks of a job diverged, and which ranks are to blame
     Diff(DiffArguments),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("../help/recorder_diff.txt").trim_end())]
-struct DiffArguments {
+pub(crate) struct DiffArguments {
     /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -53,12 +47,6 @@ struct DiffArguments {
     /// Write a page with a timeline of each rank to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
-    match &arguments.command {
-        RecorderCommand::Diff(arguments) => diff(arguments),
-    }
 }
 
 /// The outcome. The field names are also the names in the JSON.
@@ -77,7 +65,7 @@ struct Summary {
     recorded: usize,
 }
 
-fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
+pub(crate) fn run(RecorderCommand::Diff(arguments): &RecorderCommand) -> Result<ExitCode> {
     let written = match &arguments.pid[..] {
         [] => vec![],
         processes => live::request(processes, arguments.timeout)?,

@@ -248,8 +248,7 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
         None => preload::installed("libnccl-cpu")?.into(),
     };
     let has_library = |directory: &PathBuf| directory.join(LIBRARY).is_file();
-    let mut found: Vec<PathBuf> =
-        candidates.iter().find(|one| has_library(one)).cloned().into_iter().collect();
+    let mut found = Vec::from_iter(candidates.iter().find(|one| has_library(one)).cloned());
     if found.is_empty() && given.is_none() {
         found = directories_of_wheel(program);
     }

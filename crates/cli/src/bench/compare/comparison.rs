@@ -322,12 +322,8 @@ impl Display for Key {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { bytes, data_type, op, root, in_place, before } = self;
         write!(f, "{bytes} bytes of {data_type}")?;
-        if let Some(op) = op {
-            write!(f, ", {op}")?;
-        }
-        if let Some(root) = root {
-            write!(f, ", root {root}")?;
-        }
+        op.iter().try_for_each(|op| write!(f, ", {op}"))?;
+        root.iter().try_for_each(|root| write!(f, ", root {root}"))?;
         if *in_place {
             write!(f, ", in place")?;
         }

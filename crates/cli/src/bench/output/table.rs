@@ -130,9 +130,7 @@ impl<W: Write> Table<W> {
             [&row.bytes.to_string(), &row.count.to_string(), &row.data_type, &parameters.op_name(), &root];
         let mut line = fields(12, names.map(|name| &**name));
         for (measured, columns) in [&row.out_of_place, &row.in_place].into_iter().zip(columns) {
-            line += &measured
-                .as_ref()
-                .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
+            line += &measured.as_ref().map_or("      N/A     N/A     N/A    N/A".into(), form);
             if parameters.columns.per_iter_timing {
                 let texts = columns.map(|values| values.map(|value| number(value, 7)));
                 let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));

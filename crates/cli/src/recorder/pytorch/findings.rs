@@ -70,19 +70,18 @@ fn different_calls(group: &Group<'_>) -> Option<Finding> {
             }
         }
     }
-    let (number, calls, usual) = calls.into_iter().find_map(|(number, calls)| {
+    calls.into_iter().find_map(|(number, calls)| {
         let usual = usual(&calls);
-        let differs = calls.iter().any(|(_, call)| difference(call, usual).is_some());
-        differs.then_some((number, calls, usual))
-    })?;
-    let differing = calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
-    let differing: Vec<_> = differing.collect();
-    let (_, own, (kind, what)) = *differing.first()?;
-    let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
-    let names = name_ranks(&ranks);
-    let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
-    let finding = Finding::new(group, kind, ranks, problem, calls);
-    Some(Finding { collective: Some(number), ..finding })
+        let differing =
+            calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
+        let differing: Vec<_> = differing.collect();
+        let (_, own, (kind, what)) = *differing.first()?;
+        let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
+        let names = name_ranks(&ranks);
+        let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
+        let finding = Finding::new(group, kind, ranks, problem, calls);
+        Some(Finding { collective: Some(number), ..finding })
+    })
 }
 
 /// Returns the call of most ranks; in a tie, the call of the lowest rank.
