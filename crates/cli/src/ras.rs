@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use itertools::Itertools;
 use libnccl_observe::ras::{
     EventGroup, RankReport, RankState, RasClient, RasError, Report, ReportedCommunicator, Verdict, verdicts,
 };
@@ -253,7 +254,7 @@ fn table(report: &Report) -> String {
         if one.is_initialising() {
             states.insert(RankState::Init.to_string());
         }
-        let states = states.into_iter().collect::<Vec<_>>().join(",");
+        let states = states.iter().join(",");
         let [size, missing] = [one.size, one.unanswered()].map(|number| number.to_string());
         lines.push(line(&one.id().to_string(), &size, &missing, &states, &launched(one)));
     }
@@ -278,8 +279,8 @@ fn launched(communicator: &ReportedCommunicator) -> String {
     let text = |(name, (least, most)): (&str, (u64, u64))| {
         if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
     };
-    let ranges: Vec<String> = used.map(text).collect();
-    if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
+    let ranges = used.map(text).join(", ");
+    if ranges.is_empty() { "nothing".into() } else { ranges }
 }
 
 /// Prints the report of an NCCL without JSON, which the verdicts need.
@@ -330,12 +331,11 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let communicators: Vec<&ReportedCommunicator> =
         report.communicators.iter().filter(|one| !one.is_initialising()).collect();
     let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
-    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-    for verdict in verdicts {
+    let kind = |verdict: &Verdict| {
         let kind = serde_json::to_value(&verdict.kind).ok();
-        let kind = kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned));
-        *kinds.entry(kind.unwrap_or_default()).or_default() += 1;
-    }
+        kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    let kinds = verdicts.iter().map(kind).counts().into_iter().sorted();
     let help = "Communicators of the job, as seen by the process that responded";
     out.family("nccl_ras_communicators", "gauge", help);
     out.sample(&[("version", &report.nccl_version)], communicators.len());
@@ -357,7 +357,7 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         error.into_iter().for_each(|error| out.sample(&[hash, secondary, ("rank", &rank.rank)], error));
     }
     out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
-    kinds.iter().for_each(|(kind, count)| out.sample(&[("verdict", kind)], count));
+    kinds.for_each(|(kind, count)| out.sample(&[("verdict", &kind)], count));
     out.family("nccl_ras_problems", "gauge", "Conclusions that something is wrong");
     out.sample(&[], verdicts.iter().filter(|verdict| verdict.is_problem()).count());
     out.family("nccl_ras_collection_seconds", "gauge", "Time that the job took for the report");
@@ -391,9 +391,9 @@ impl Metrics {
 
     fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let name = self.family;
-        let labels: Vec<String> =
-            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let labels =
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         // Only the first of duplicate entries: Prometheus would reject the file.
         if self.known.insert(format!("{name}{labels}")) {
             let _ = writeln!(self.text, "{name}{labels} {value}");

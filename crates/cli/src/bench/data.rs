@@ -7,6 +7,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
+use itertools::Itertools;
 use libnccl::buffer::AnyElement;
 use libnccl::{Communicator, DataType, PreMulSum, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -132,10 +133,8 @@ impl FromStr for Reduction {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = |reduction: &Self| reduction.to_string().eq_ignore_ascii_case(text);
-        Self::ALL.iter().copied().find(named).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(ToString::to_string).collect();
-            format!("{text:?} is not a reduction; expected {}", names.join(", "))
-        })
+        let problem = || format!("{text:?} is not a reduction; expected {}", Self::ALL.iter().join(", "));
+        Self::ALL.iter().copied().find(named).ok_or_else(problem)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::iter;
 
 use anyhow::Context;
+use itertools::iproduct;
 use libnccl::{DataType, ReduceOp};
 use serde_json::{Map, Value, json};
 
@@ -110,13 +111,8 @@ impl Parameters {
             OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
             OneOrAll::All => 0..1,
         };
-        let all = arguments.datatype.or(DataType::ALL).into_iter().flat_map(|data_type| {
-            let (first, roots) = (&first, &roots);
-            ops.iter().flat_map(move |&op| {
-                roots.clone().map(move |root| Self { op, data_type, root, ..first.clone() })
-            })
-        });
-        Ok(all.collect())
+        let all = iproduct!(arguments.datatype.or(DataType::ALL), ops, roots);
+        Ok(all.map(|(data_type, op, root)| Self { op, data_type, root, ..first.clone() }).collect())
     }
 
     fn check_conflicts(&self, arguments: &MeasureArguments) -> Result<(), String> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use itertools::Itertools;
 use libnccl::Version;
 use serde::Deserialize;
 
@@ -148,9 +149,9 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
         ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
     let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
-    let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
+    let undecided = undecided.map(|advisory| &advisory.id).join(", ");
     if !undecided.is_empty() {
-        let (unknown, undecided) = (unknown(examined.driver).join(", "), undecided.join(", "));
+        let unknown = unknown(examined.driver).join(", ");
         findings.push(Finding::warning(
             format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",

@@ -12,6 +12,7 @@ use std::{fs, thread};
 
 use anyhow::Result;
 use cuda_common::finding::REPORT;
+use itertools::Itertools;
 use libnccl::Nccl;
 use libnccl_observe::variables::RECORDER;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
@@ -195,9 +196,9 @@ fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     let mut problems = BTreeMap::new();
     for (variable, prefix) in PLUGINS {
         let names = value(variable).split(',').filter(|name| !name.is_empty());
-        let found: Vec<_> = names.filter_map(|name| open_plugin(name, prefix).err()).collect();
+        let found = names.filter_map(|name| open_plugin(name, prefix).err()).join("; ");
         if !found.is_empty() {
-            problems.insert(variable.into(), found.join("; "));
+            problems.insert(variable.into(), found);
         }
     }
     let is_internal = ["", "IB", "Socket"].iter().any(|name| name.eq_ignore_ascii_case(value("NCCL_NET")));
@@ -274,16 +275,13 @@ impl Probe {
     pub(super) fn reasons(&self) -> String {
         let failure = self.failure.as_deref().unwrap_or("the process printed no result");
         let errors = self.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
-        [failure].into_iter().chain(self.warnings()).chain(errors).collect::<Vec<_>>().join("; ")
+        [failure].into_iter().chain(self.warnings()).chain(errors).join("; ")
     }
 
     pub(crate) fn warnings(&self) -> Vec<&str> {
         let warnings = self.log.iter().filter_map(|line| Some(line.split_once("NCCL WARN ")?.1.trim()));
         // Without a driver, every process has this warning, and the section on the driver reports it.
-        let mut warnings: Vec<_> = warnings.filter(|text| !text.starts_with("Cuda failure")).collect();
-        warnings.dedup();
-        warnings.truncate(3);
-        warnings
+        warnings.filter(|text| !text.starts_with("Cuda failure")).dedup().take(3).collect()
     }
 
     /// Returns the variables that the CPU backend and the CUDA emulation reject.
@@ -300,12 +298,9 @@ impl Probe {
 
     pub(crate) fn set_by_environment(&self) -> Vec<&str> {
         let texts = self.log.iter().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
-        let mut texts: Vec<_> = texts
-            .filter(|text| text.starts_with("NCCL_") && text.contains(" set by environment to "))
-            .filter(|text| !is_forced(text.split(' ').next().unwrap_or_default()))
-            .collect();
-        texts.dedup();
-        texts
+        let texts =
+            texts.filter(|text| text.starts_with("NCCL_") && text.contains(" set by environment to "));
+        texts.filter(|text| !is_forced(text.split(' ').next().unwrap_or_default())).dedup().collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
 use libnccl::internal::places::{
     self, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, IN_PACKAGES, NAMES,
 };
@@ -102,10 +103,9 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     if let Some(library) = library
         && !library.other_loaded_libraries.is_empty()
     {
-        let others: Vec<_> =
-            library.other_loaded_libraries.iter().map(|path| path.display().to_string()).collect();
+        let others = library.other_loaded_libraries.iter().map(|path| path.display()).join(", ");
         let advice = "let all users of NCCL in the process load the same file";
-        findings.push(Finding::warning(format!("also in this process: {}", others.join(", ")), advice));
+        findings.push(Finding::warning(format!("also in this process: {others}"), advice));
     }
     if findings.is_empty() {
         findings.push(Finding::ok("no other copy"));
@@ -290,9 +290,9 @@ fn in_processes(system: &System) -> Vec<Finding> {
     }
     let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
         let noun = if processes.len() == 1 { "process" } else { "processes" };
-        let copies: Vec<_> = copies.into_iter().map(|path| Copy::of(system, path).text()).collect();
+        let texts = copies.iter().map(|path| Copy::of(system, path).text()).join(", ");
         Finding::warning(
-            format!("{} copies in {noun} {}: {}", copies.len(), processes.join(", "), copies.join(", ")),
+            format!("{} copies in {noun} {}: {texts}", copies.len(), processes.join(", ")),
             "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
         )
     };

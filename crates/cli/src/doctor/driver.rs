@@ -27,7 +27,6 @@ pub(crate) struct Driver {
     /// The names of all GPUs of the machine, including GPUs that this process does not see.
     pub(crate) models: Vec<String>,
     /// The GPUs that cannot use the fabric of NVLink switches, with the reason.
-    #[serde(default)]
     pub(crate) fabric: Vec<String>,
     /// True if the process that queries the driver could not be started.
     #[serde(skip)]

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
 use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
@@ -154,7 +155,7 @@ impl Check {
         let problem = call.problem.as_ref().map(|problem| {
             // The error already contains one of them.
             let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
-            [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
+            [problem.as_str()].into_iter().chain(warnings).join("; ")
         });
         let address = probe.address().filter(|_| has_address).map(|(address, _)| address);
         Self { ok: call.id.is_some(), problem, address }
@@ -267,9 +268,8 @@ impl Library {
 fn of_versions(missing: &[&Missing]) -> String {
     let since = missing.iter().map(|missing| missing.since.0).min();
     let since = since.map(|since| format!(" of NCCL {since} or later")).unwrap_or_default();
-    let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
-    let noun = if names.len() == 1 { "function" } else { "functions" };
-    format!("{} {noun}{since}: {}", names.len(), names.join(", "))
+    let noun = if missing.len() == 1 { "function" } else { "functions" };
+    format!("{} {noun}{since}: {}", missing.len(), missing.iter().map(|missing| &missing.name).join(", "))
 }
 
 impl Tried {

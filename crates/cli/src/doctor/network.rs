@@ -6,6 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use itertools::Itertools;
+
 use super::finding::Finding;
 use super::library::Library;
 use crate::settings::{Settings, integer};
@@ -50,18 +52,17 @@ pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Li
 /// Reports the interface that the library used, and the machine's interfaces if they explain the choice.
 fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
     let all = system.interfaces.as_deref().unwrap_or_default();
-    let names: Vec<_> = all.iter().map(ToString::to_string).collect();
     let shown = match &system.interfaces {
         Ok(all) if all.is_empty() => "none".into(),
-        Ok(_) => names.join(", "),
+        Ok(_) => all.iter().join(", "),
         Err(error) => format!("unknown ({error})"),
     };
     let Some(library) = library else {
         return vec![Finding::ok(format!("no library to test them with; interfaces: {shown}"))];
     };
     let set = [NAMES, "NCCL_SOCKET_FAMILY", COMM_ID].into_iter().filter(|name| settings.get(name).is_some());
-    let set: Vec<_> = set.map(|name| settings.text(name)).collect();
-    let set = if set.is_empty() { String::new() } else { format!("with {}, ", set.join(", ")) };
+    let set = set.map(|name| settings.text(name)).join(", ");
+    let set = if set.is_empty() { set } else { format!("with {set}, ") };
     let Some(address) = library.unique_id.address else {
         let text = format!("{set}the library makes no unique id; interfaces: {shown}");
         // The section on the library reports the error.
@@ -141,8 +142,8 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
     let text = if !list.has(used) && settings.get(COMM_ID).is_none() {
         format!("{}: the library uses {used} nevertheless", settings.text(NAMES))
     } else if !list.excludes && !unmatched.is_empty() {
-        let quoted: Vec<_> = unmatched.iter().map(|entry| format!("{entry:?}")).collect();
-        format!("{}: no interface is named {}", settings.text(NAMES), quoted.join(", "))
+        let quoted = unmatched.iter().map(|entry| format!("{entry:?}")).join(", ");
+        format!("{}: no interface is named {quoted}", settings.text(NAMES))
     } else {
         return None;
     };
@@ -207,8 +208,7 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
         let text = format!("RDMA devices without a link: {}", devices.join(", "));
         return vec![Finding::warning(text, advice)];
     }
-    let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
-    let shown = shown.join(", ");
+    let shown = ports.iter().map(|(device, port)| format!("{device}:{port}")).join(", ");
     if settings.is_on("NCCL_IB_DISABLE") {
         let text = format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE"));
         let advice = "unset NCCL_IB_DISABLE once the fault that it was set for is found";
@@ -234,13 +234,11 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let names = |entry: &str, (name, port): &(String, u32)| list.is(entry, name) && is_port(entry, *port);
     let is_named = |port: &&(String, u32)| list.entries.iter().any(|entry| names(entry, port));
     let is_selected = |port: &&(String, u32)| (list.entries.is_empty() || is_named(port)) != list.excludes;
-    let selected = ports.iter().filter(is_selected).map(|(name, port)| format!("{name}:{port}"));
-    let selected: Vec<_> = selected.collect();
+    let selected = ports.iter().filter(is_selected).map(|(name, port)| format!("{name}:{port}")).join(", ");
     let idle = list.entries.iter().filter(|_| !list.excludes);
     let idle = idle.filter(|entry| !ports.iter().any(|port| names(entry, port)));
-    let idle: Vec<_> = idle.map(|entry| format!("{entry:?}")).collect();
-    let idle =
-        if idle.is_empty() { None } else { Some(format!("no port with a link is {}", idle.join(", "))) };
+    let idle = idle.map(|entry| format!("{entry:?}")).join(", ");
+    let idle = (!idle.is_empty()).then(|| format!("no port with a link is {idle}"));
     let text = settings.text(HCA);
     let advice = format!("correct {HCA}; with a link: {shown}");
     findings.push(match (selected.is_empty(), idle) {
@@ -248,10 +246,8 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
             let reason = idle.map(|idle| format!(" ({idle})")).unwrap_or_default();
             Finding::warning(format!("{text} selects no RDMA device{reason}, so NCCL uses sockets"), advice)
         }
-        (false, Some(idle)) => {
-            Finding::warning(format!("{text} selects {}, but {idle}", selected.join(", ")), advice)
-        }
-        (false, None) => Finding::ok(format!("{text} selects {}", selected.join(", "))),
+        (false, Some(idle)) => Finding::warning(format!("{text} selects {selected}, but {idle}"), advice),
+        (false, None) => Finding::ok(format!("{text} selects {selected}")),
     });
     findings
 }

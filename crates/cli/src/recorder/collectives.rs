@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use itertools::Itertools;
+
 use super::finding::{Agreement, Finding, Kind, name_ranks, ranks_have};
 use super::recording::{Job, Rank, Record};
 
@@ -44,10 +46,7 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
 
 /// Returns the call of most ranks; in a tie, the call of the lowest rank.
 fn usual<'a>(calls: &Calls<'a>) -> Option<&'a Record> {
-    let mut votes: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
-    for call in calls.values() {
-        *votes.entry(identity(call)).or_default() += 1;
-    }
+    let votes = calls.values().map(|call| identity(call)).counts();
     calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
 }
 
@@ -92,8 +91,8 @@ fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> F
     };
     // The other ranks may be in another call.
     let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
-    let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
-    all.sort_by_key(|(rank, _)| *rank);
+    let calls = calls.iter().map(|(rank, call)| (*rank, *call));
+    let all = calls.merge_by(elsewhere, |(one, _), (other, _)| one < other);
     Finding::new(&job.id, kind, ranks, problem, all)
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use itertools::Itertools;
 use serde::Serialize;
 
 use crate::{file, output};
@@ -158,8 +159,7 @@ fn different_libraries(job: &Job) -> Option<String> {
             users.entry(contents).or_insert_with(|| (vec![], library)).0.push(*rank);
         }
     }
-    let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks)));
-    let uses = uses.collect::<Vec<_>>().join("; ");
+    let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks))).join("; ");
     (users.len() > 1).then(|| format!("{job}: the ranks use different NCCL libraries: {uses}"))
 }
 

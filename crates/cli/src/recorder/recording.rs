@@ -28,7 +28,6 @@ struct Recording {
     #[serde(default)]
     host: String,
     process: u32,
-    #[serde(default)]
     library: Option<LibraryFile>,
     communicators: Vec<Communicator>,
 }
@@ -71,7 +70,6 @@ pub(super) struct Record {
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
     /// The C function, for a program in C or in a language that calls C.
-    #[serde(default)]
     function: Option<String>,
     pub(super) data_type: Option<String>,
     pub(super) sent: u64,
@@ -79,14 +77,11 @@ pub(super) struct Record {
     /// The root or the peer.
     pub(super) peer: Option<usize>,
     /// The rank from which a `send_recv` receives.
-    #[serde(default)]
     pub(super) source: Option<usize>,
     /// The number of the first operation of the same group.
     pub(super) group: Option<u64>,
-    #[serde(default)]
     pub(super) site: Option<Site>,
     pub(super) queued_ns: u64,
-    #[serde(default)]
     pub(super) completed_ns: Option<u64>,
     pub(super) state: State,
 }
@@ -106,13 +101,6 @@ pub(super) enum State {
     Completed,
     /// The call returned an error, for example after a timeout.
     Failed,
-}
-
-impl State {
-    /// Returns whether the operation did not complete, and its rank waited or still waits for others.
-    pub(super) fn is_open(self) -> bool {
-        matches!(self, Self::Called | Self::Failed)
-    }
 }
 
 /// The ranks of one communicator that have a recording.
@@ -392,7 +380,8 @@ impl Rank {
                 ensure!(own > last, "collective number {own}: expected one above {last}");
                 collectives = Some((first, own));
             }
-            if state.is_open() {
+            // The rank waited or still waits for others.
+            if matches!(state, State::Called | State::Failed) {
                 open = open.or(Some(index));
             }
         }

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use itertools::Itertools;
+
 use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
 use crate::output::in_xml;
@@ -81,9 +83,7 @@ fn rows(job: &Job) -> Vec<(String, &[Record])> {
     let gaps = job.missing().map(|gap| (gap.start, (label(&gap), <&[Record]>::default())));
     let ranks =
         job.ranks.iter().map(|(rank, Rank { records, .. })| (*rank, (format!("rank {rank}"), &records[..])));
-    let mut rows: Vec<_> = gaps.chain(ranks).collect();
-    rows.sort_by_key(|(first, _)| *first);
-    rows.into_iter().map(|(_, row)| row).collect()
+    gaps.chain(ranks).sorted_by_key(|(first, _)| *first).map(|(_, row)| row).collect()
 }
 
 fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
+use itertools::Itertools;
+
 use super::finding::{Call, Finding, Kind, name_ranks};
 use super::point_to_point::PointToPoint;
 use super::recording::{Job, Process, Rank, Record};
@@ -46,10 +48,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     // Callers that wait only for callers outside of calls are not part of a cycle.
     let leads = lead_to_circle(&awaited);
     let waits: Vec<_> = waits.iter().zip(leads).filter(|(_, leads)| *leads).map(|(wait, _)| wait).collect();
-    let mut calls: BTreeMap<_, usize> = BTreeMap::new();
-    for wait in &waits {
-        *calls.entry(wait.call()).or_default() += 1;
-    }
+    let calls = waits.iter().map(|wait| wait.call()).counts();
     let rarest = calls.values().min()?;
     let (mut blamed, others): (Vec<&Wait<'_>>, Vec<&Wait<'_>>) =
         waits.iter().copied().partition(|wait| calls.get(&wait.call()) == Some(rarest));
@@ -58,10 +57,9 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
         blamed.retain(|wait| wait.record.group.is_none());
     }
     let first = blamed.first().or(others.first())?;
-    let ranks: BTreeSet<usize> = blamed.iter().map(|wait| wait.rank).collect();
-    let ranks: Vec<usize> = ranks.into_iter().collect();
-    let communicators: BTreeSet<&str> = waits.iter().map(|wait| wait.job.id.as_str()).collect();
-    let advice = if communicators.len() > 1 {
+    let ranks = blamed.iter().map(|wait| wait.rank).sorted().dedup().collect_vec();
+    let are_on_several = !waits.iter().map(|wait| &wait.job.id).all_equal();
+    let advice = if are_on_several {
         "all ranks have to use their communicators in the same order"
     } else {
         "all ranks have to call them in the same order, or in one group"
@@ -74,7 +72,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     let problem = format!("{count} of {size} ranks wait for each other{names}: {advice}");
     let calls = waits.iter().map(|wait| {
         let mut call = Call::from((wait.rank, wait.record));
-        if communicators.len() > 1 {
+        if are_on_several {
             call.call += &format!(" on {}", wait.job);
         }
         call

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result, bail};
+use itertools::Itertools;
 use libnccl::internal::environment::variable;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -202,18 +203,12 @@ impl<'a> Ranks<'a> {
 
 /// Returns `rank 3`, or `ranks 0-2, 5`.
 fn name_ranks(ranks: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = vec![];
-    for rank in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
-            _ => ranges.push((*rank, *rank)),
-        }
-    }
-    let range = |(first, last): (usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    let name = |range: &[usize]| match range {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => range[0].to_string(),
     };
-    let names: Vec<String> = ranges.into_iter().map(range).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
+    let names = ranks.chunk_by(|rank, next| rank + 1 == *next).map(name).join(", ");
+    format!("rank{} {names}", if ranks.len() == 1 { "" } else { "s" })
 }
 
 const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";
@@ -253,11 +248,10 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
         found = directories_of_wheel(program);
     }
     if !found.iter().any(has_library) {
-        let names: Vec<_> = candidates.iter().map(|directory| directory.display().to_string()).collect();
+        let names = candidates.iter().map(|directory| directory.display()).join(" or ");
         let wheel = if given.is_none() { ", and `python3 -m libnccl_cpu` prints none" } else { "" };
         bail!(
-            "no {LIBRARY} in {}{wheel}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is",
-            names.join(" or ")
+            "no {LIBRARY} in {names}{wheel}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is"
         );
     }
     for directory in &mut found {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Result, bail, ensure};
+use itertools::Itertools;
 use serde::Serialize;
 
 use super::Side;
-use crate::bench::output::report::{Measured, Rank, Report, Row};
+use crate::bench::output::report::{Measured, Report, Row};
 use crate::bench::statistics::{Statistic, digits};
 use crate::output;
 
@@ -199,10 +200,7 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
     });
     let mut differences: Vec<String> = parameters.collect();
     let devices = |report: &Report| {
-        let device = |rank: &Rank| rank.device.clone().unwrap_or_else(|| "host memory".into());
-        let mut devices: Vec<String> = report.ranks.iter().map(device).collect();
-        devices.dedup();
-        devices.join(" ")
+        report.ranks.iter().map(|rank| rank.device.as_deref().unwrap_or("host memory")).dedup().join(" ")
     };
     for (name, one, two) in [
         ("launch", a.launch.clone(), b.launch.clone()),
@@ -314,8 +312,7 @@ impl Display for Comparison {
 
 fn line(fields: [String; 11]) -> String {
     let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
-    let fields = fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}"));
-    fields.collect::<Vec<_>>().join("  ")
+    fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}")).join("  ")
 }
 
 impl Display for Key {

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use itertools::Itertools;
+
 use super::Entry;
 use super::group::{Group, Unmatched};
 use crate::output;
@@ -19,9 +21,9 @@ pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = groups.iter().filter_map(different_calls).collect();
     findings.extend(missing_dumps(groups));
     let waits = Waits::new(groups);
-    findings.extend(earliest(groups.iter().flat_map(|group| missing_calls(group, &waits)).collect()));
+    findings.extend(earliest(groups.iter().flat_map(|group| missing_calls(group, &waits))));
     findings.extend(waits.circular(groups));
-    findings.extend(earliest(groups.iter().filter_map(not_completed).collect()));
+    findings.extend(earliest(groups.iter().filter_map(not_completed)));
     if findings.is_empty() {
         findings.extend(unmatched(groups, &waits));
     }
@@ -29,10 +31,9 @@ pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
 }
 
 /// Merges findings of one kind with the same ranks: keeps the finding on the first call, and adds the number of the others.
-fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
-    findings.sort_by_key(|(time, _)| *time);
+fn earliest(findings: impl Iterator<Item = Timed>) -> Vec<Finding> {
     let mut kept: Vec<(Finding, usize)> = Vec::new();
-    for (_, finding) in findings {
+    for (_, finding) in findings.sorted_by_key(|(time, _)| *time) {
         match kept.iter_mut().find(|(first, _)| first.ranks == finding.ranks) {
             Some((_, others)) => *others += 1,
             None => kept.push((finding, 0)),
@@ -291,5 +292,5 @@ fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
             Finding::new(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]),
         )
     };
-    earliest(named.map(finding).collect())
+    earliest(named.map(finding))
 }

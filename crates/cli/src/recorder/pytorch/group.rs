@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use itertools::Itertools;
 
 use super::{Dump, Entry, Status};
 use crate::output;
@@ -87,9 +88,8 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
 
 /// Returns the configurations in the order in which the process created the groups.
 fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
-    let mut all: Vec<_> = dump.pg_config.values().map(|own| (own.name.as_str(), own)).collect();
-    all.sort_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name));
-    all
+    let all = dump.pg_config.values().map(|own| (own.name.as_str(), own));
+    all.sorted_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name)).collect()
 }
 
 /// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its

@@ -10,6 +10,7 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use itertools::Itertools;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -92,8 +93,7 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&output::in_line(&self.profiling_name))?;
         let Some(shape) = self.input_sizes.first().or(self.output_sizes.first()) else { return Ok(()) };
-        let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
-        let shape = if shape.is_empty() { "1".into() } else { shape.join("x") };
+        let shape = if shape.is_empty() { "1".into() } else { shape.iter().join("x") };
         let data_type = self.input_dtypes.first().map_or_else(String::new, |name| format!(" {name}"));
         write!(f, " of {shape}{}", output::in_line(&data_type))
     }
