@@ -73,12 +73,10 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let mut findings: Vec<_> =
         packages(system).iter().flat_map(|directory| of_packages(system, directory)).collect();
-    let copies: Vec<_> =
-        on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
     // For an NCCL that is linked into the program, other copies are not a mistake.
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
-    for copy in &copies {
+    for copy in on_machine(system).filter(|copy| Some(&copy.path) != chosen.as_ref()) {
         let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
         let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);
         let difference = library.filter(|library| is_same_version && library.file.identity.size > 0);
@@ -120,11 +118,8 @@ fn packages(system: &System) -> BTreeSet<PathBuf> {
         prefixes.extend(system.variable(variable).map(PathBuf::from));
     }
     let path = system.variable("PATH").unwrap_or_default();
-    prefixes
-        .extend(path.split(':').filter_map(|directory| Some(Path::new(directory).parent()?.to_path_buf())));
-    if let Some(home) = system.variable("HOME") {
-        prefixes.push(Path::new(home).join(".local"));
-    }
+    prefixes.extend(path.split(':').filter_map(|directory| Path::new(directory).parent()).map(PathBuf::from));
+    prefixes.extend(system.variable("HOME").map(|home| Path::new(home).join(".local")));
     prefixes.extend(conda(system));
     let prefixes: BTreeSet<_> = prefixes.into_iter().filter(|prefix| prefix.is_absolute()).collect();
     // `pip install --target`.
@@ -134,13 +129,11 @@ fn packages(system: &System) -> BTreeSet<PathBuf> {
     for prefix in prefixes {
         let lib = prefix.join("lib");
         let versions = system.names(&lib).into_iter().filter(|name| name.starts_with("python3"));
-        for version in versions {
-            for packages in ["site-packages", "dist-packages"] {
-                let directory = lib.join(&version).join(packages);
-                if system.exists(&directory) {
-                    // Debian's /usr/lib/python3.11 and /usr/lib/python3 may be the same directory.
-                    directories.insert(canonical(system, &directory));
-                }
+        for (version, packages) in versions.cartesian_product(["site-packages", "dist-packages"]) {
+            let directory = lib.join(version).join(packages);
+            if system.exists(&directory) {
+                // Debian's /usr/lib/python3.11 and /usr/lib/python3 may be the same directory.
+                directories.insert(canonical(system, &directory));
             }
         }
     }
@@ -192,7 +185,7 @@ fn directories(system: &System) -> Vec<PathBuf> {
 }
 
 /// Returns the copies in those directories and in Python packages, each file once.
-fn on_machine(system: &System) -> Vec<Copy> {
+fn on_machine(system: &System) -> impl Iterator<Item = Copy> {
     let in_directories =
         directories(system).into_iter().flat_map(|directory| NAMES.map(|name| directory.join(name)));
     let in_packages = packages(system).into_iter().map(|directory| directory.join(IN_PACKAGES));
@@ -201,10 +194,8 @@ fn on_machine(system: &System) -> Vec<Copy> {
     let files = in_directories.chain(in_packages).chain(in_pytorch).filter(|file| system.exists(file));
     let files: BTreeSet<_> = files.map(|file| canonical(system, &file)).collect();
     // Linker scripts and broken files are not libraries.
-    files
-        .into_iter()
-        .filter_map(|path| Some(Copy { file: NcclFile::read(&system.place(&path))?, path }))
-        .collect()
+    let copy = |path: PathBuf| Some(Copy { file: NcclFile::read(&system.place(&path))?, path });
+    files.into_iter().filter_map(copy)
 }
 
 /// A Python package whose metadata claims the library's path.

@@ -112,12 +112,10 @@ fn add_awaited(
     if waiting.is_empty() {
         return;
     }
-    let mut by_last: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (_, recorded, wait) in &waiting {
-        by_last.entry(recorded.last_collective()).or_default().push(*wait);
-    }
+    let by_last =
+        waiting.iter().map(|(_, recorded, wait)| (recorded.last_collective(), *wait)).into_group_map();
     let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
-    for (last, mut next) in by_last {
+    for (last, mut next) in by_last.into_iter().sorted() {
         next.extend(nodes.last_key_value().map(|(_, below)| *below));
         nodes.insert(last, awaited.len());
         awaited.push(next);

@@ -62,16 +62,12 @@ impl From<(usize, &Entry)> for Call {
 
 /// Returns the first collective of a group whose calls differ between ranks.
 fn different_calls(group: &Group<'_>) -> Option<Finding> {
-    let mut calls: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
-    for (rank, member) in &group.members {
-        for (number, entries) in &member.collectives {
-            // Coalesced operations share one number.
-            if let [entry] = entries[..] {
-                calls.entry(*number).or_default().push((*rank, entry));
-            }
-        }
-    }
-    calls.into_iter().find_map(|(number, calls)| {
+    let calls = group.members.iter().flat_map(|(rank, member)| {
+        // Coalesced operations share one number.
+        let single = member.collectives.iter().filter(|(_, entries)| entries.len() == 1);
+        single.map(|(number, entries)| (*number, (*rank, entries[0])))
+    });
+    calls.into_group_map().into_iter().sorted_by_key(|(number, _)| *number).find_map(|(number, calls)| {
         let usual = usual(&calls);
         let differing =
             calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
@@ -223,15 +219,12 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     let open = group.members.iter().flat_map(|(rank, member)| {
         member.open_collectives().map(move |(number, entry)| (number, (*rank, entry)))
     });
-    let mut callers: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
-    open.for_each(|(number, caller)| callers.entry(number).or_default().push(caller));
-    let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for rank in group.members.keys().filter(|rank| waits.behind.contains(rank) && !waits.waits(**rank)) {
-        let Some(called) = group.last_called(*rank) else { continue };
-        if let Some((number, _)) = callers.range(called + 1..).next() {
-            missing.entry(*number).or_default().push(*rank);
-        }
-    }
+    let callers: BTreeMap<u64, Vec<(usize, &Entry)>> = open.into_group_map().into_iter().collect();
+    let ranks = group.members.keys().filter(|rank| waits.behind.contains(rank) && !waits.waits(**rank));
+    let missing = ranks.filter_map(|rank| {
+        let (number, _) = callers.range(group.last_called(*rank)? + 1..).next()?;
+        Some((*number, *rank))
+    });
     let finding = |(number, ranks): (u64, Vec<usize>)| {
         let callers = &callers[&number];
         let (_, entry) = callers[0];
@@ -245,7 +238,7 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
         let finding = Finding::new(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
         (entry.time_created_ns, Finding { collective: Some(number), ..finding })
     };
-    missing.into_iter().map(finding).collect()
+    missing.into_group_map().into_iter().sorted().map(finding).collect()
 }
 
 /// Returns the first collective of a group that only some of its callers have completed. No rank can complete it before all have
