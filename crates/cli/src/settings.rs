@@ -64,11 +64,8 @@ impl Settings {
             name.starts_with("NCCL_") || name.starts_with("LIBNCCL_")
         };
         let environment = system.environment.iter().filter(|(name, _)| is_ours(name));
-        let mut values: BTreeMap<_, _> = environment
-            .map(|(name, value)| {
-                (name.clone(), Setting { value: value.clone(), origin: Origin::Environment })
-            })
-            .collect();
+        let setting = |value: &String| Setting { value: value.clone(), origin: Origin::Environment };
+        let mut values = environment.map(|(name, value)| (name.clone(), setting(value))).collect();
         let named = system.variable("NCCL_CONF_FILE").map(|path| (PathBuf::from(path), true));
         let home = system.variable("HOME").map(|home| (Path::new(home).join(".nccl.conf"), false));
         let paths = named.or(home).into_iter().chain([("/etc/nccl.conf".into(), false)]);

@@ -156,11 +156,8 @@ pub(crate) const BLOCK: usize = 1024 * PERIOD;
 impl Pattern {
     /// Creates a pattern from its elements by index, each in the first bytes.
     pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
-        let size = arithmetic.size();
-        let mut bytes = Vec::with_capacity(PERIOD * size);
-        for index in 0..PERIOD {
-            bytes.extend_from_slice(&element(index)[..size]);
-        }
+        let bytes =
+            (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size())).collect();
         Self { arithmetic, bytes }
     }
 

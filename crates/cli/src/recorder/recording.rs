@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::{fmt, fs};
+use std::{fmt, io};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use itertools::Itertools;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -258,22 +260,16 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
             files.push((path.clone(), true));
             continue;
         }
-        let directory = || format!("cannot read the directory {}", path.display());
-        let mut found = Vec::new();
-        for entry in fs::read_dir(path).with_context(directory)? {
-            let file = entry.with_context(directory)?.path();
-            if is_json(&file) || pytorch::rank_of(&file).is_some() {
-                found.push(file);
-            }
-        }
-        if found.is_empty() {
-            bail!(
-                "no recording in the directory {}: expected files *.json, or dumps of PyTorch whose names end in the rank",
-                path.display()
-            );
-        }
-        found.sort();
-        files.extend(found.into_iter().map(|file| (file, false)));
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.with_context(|| format!("cannot read the directory {}", path.display()))?;
+        let is_possible = |file: &PathBuf| is_json(file) || pytorch::rank_of(file).is_some();
+        let found = entries.iter().map(DirEntry::path).filter(is_possible).sorted();
+        ensure!(
+            found.len() > 0,
+            "no recording in the directory {}: expected files *.json, or dumps of PyTorch whose names end in the rank",
+            path.display()
+        );
+        files.extend(found.map(|file| (file, false)));
     }
     Ok(files)
 }

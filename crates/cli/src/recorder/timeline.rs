@@ -32,11 +32,9 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> S
 }
 
 fn chart(job: &Job) -> String {
-    let times = || {
-        let records = job.ranks.values().flat_map(|rank| &rank.records);
-        records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten()
-    };
-    let (start, end) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let records = job.ranks.values().flat_map(|rank| &rank.records);
+    let times = records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten();
+    let (start, end) = times.minmax().into_option().unwrap_or_default();
     // Calls that have not returned last until the end, which is drawn slightly later.
     let span = ((end - start) as f64).max(1000.0) * 1.05;
     let x = |time: u64| LEFT + (time.saturating_sub(start)) as f64 / span * (WIDTH - LEFT - 10.0);

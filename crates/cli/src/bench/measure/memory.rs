@@ -258,25 +258,23 @@ impl Buffer {
         written: Range<usize>,
     ) -> Result<(Slice<'_, AnyElement>, SliceMut<'_, AnyElement>)> {
         let (read, written) = (self.bytes(read)?, self.bytes(written)?);
-        match &mut self.storage {
+        let (read, written): (Slice<'_, u8>, SliceMut<'_, u8>) = match &mut self.storage {
             Storage::Host(words) => {
                 let parts = bytes_mut(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
-                let read = Slice::from_bytes(self.data_type, &*read)?;
-                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
+                ((&*read).into(), written.into())
             }
             &mut Storage::Device { pointer, .. } => {
                 ensure!(read.end <= written.start || written.end <= read.start, "the ranges overlap");
                 let (from, to) = (address(pointer, read.start), address(pointer, written.start));
                 // SAFETY: as in `part`, and the borrow is exclusive.
-                let (read, written) = unsafe {
-                    let read = Slice::<u8>::from_device_ptr(from as *const u8, read.len());
-                    (read, SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()))
-                };
-                let read = Slice::from_bytes(self.data_type, read)?;
-                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
+                unsafe {
+                    let read = Slice::from_device_ptr(from as *const u8, read.len());
+                    (read, SliceMut::from_device_ptr(to as *mut u8, written.len()))
+                }
             }
-        }
+        };
+        Ok((Slice::from_bytes(self.data_type, read)?, SliceMut::from_bytes(self.data_type, written)?))
     }
 
     pub(crate) fn allocation(&mut self) -> Result<&mut NcclBuffer<u8>> {

@@ -95,8 +95,8 @@ fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
 /// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its
 /// position, because both increase.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
-    let of_entries = dump.entries.iter().map(|entry| (entry.pg_id, entry.process_group.0.as_str()));
-    let of_entries: BTreeMap<u64, &str> = of_entries.collect();
+    let of_entries: BTreeMap<u64, &str> =
+        dump.entries.iter().map(|entry| (entry.pg_id, &*entry.process_group.0)).collect();
     let configurations = configurations(dump);
     let are_numbers = configurations.iter().all(|(name, _)| name.parse::<u64>().is_ok());
     if !are_numbers || configurations.len() != dump.pg_status.len() {

@@ -4,7 +4,7 @@ mod findings;
 mod group;
 mod pickle;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -136,12 +136,8 @@ pub(super) fn rank_of(path: &Path) -> Option<usize> {
 }
 
 fn is_dump(bytes: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Probe {
-        #[serde(rename = "pg_config")]
-        _configuration: IgnoredAny,
-    }
-    pickle::is_pickle(bytes) || serde_json::from_slice::<Probe>(bytes).is_ok()
+    let has_groups = |entries: HashMap<String, IgnoredAny>| entries.contains_key("pg_config");
+    pickle::is_pickle(bytes) || serde_json::from_slice(bytes).is_ok_and(has_groups)
 }
 
 impl Dumps {
