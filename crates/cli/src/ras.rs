@@ -86,12 +86,12 @@ pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
 }
 
 fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
-    let Some(interval) = arguments.watch else { return Ok(report(client, arguments, None)?.0) };
+    let Some(interval) = arguments.watch else { return report(client, arguments, &mut None) };
     let (mut before, mut absent) = (None, String::new());
     loop {
-        match report(client, arguments, before.take()) {
-            Ok((_, last)) => {
-                (before, absent) = (last, String::new());
+        match report(client, arguments, &mut before) {
+            Ok(_) => {
+                absent.clear();
                 thread::sleep(interval);
                 if !arguments.json {
                     writeln!(stdout())?;
@@ -116,19 +116,18 @@ fn is_absence(error: &anyhow::Error) -> bool {
     matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
 }
 
-/// Prints one report. Returns the exit status, and the report to compare the next one with.
-fn report(
-    client: &RasClient,
-    arguments: &RasArguments,
-    before: Option<(Report, Instant)>,
-) -> Result<(ExitCode, Option<(Report, Instant)>)> {
-    let (reports, elapsed) = match sample(client, before) {
+/// A report, and the time when it was printed.
+type Printed = (Report, Instant);
+
+/// Prints one report, and stores it in `before`, which has the one to compare it with. Returns the exit status.
+fn report(client: &RasClient, arguments: &RasArguments, before: &mut Option<Printed>) -> Result<ExitCode> {
+    let (reports, elapsed) = match sample(client, before.take()) {
         Err(RasError::Unsupported { since, .. }) => {
-            return Ok((report_as_text(client, since, arguments.watch.is_some())?, None));
+            return report_as_text(client, since, arguments.watch.is_some());
         }
         sampled => sampled?,
     };
-    let Some(last) = reports.last() else { return Ok((ExitCode::FAILURE, None)) };
+    let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
     let found = Found { verdicts: verdicts(&reports), last, reports: reports.len(), elapsed };
     if arguments.prometheus {
         write!(stdout(), "{}", metrics(last, &found.verdicts))?;
@@ -143,7 +142,8 @@ fn report(
         false => u8::from(is_empty(last)),
     };
     // Counters that do not change until the next report are frozen for that long.
-    Ok((code.into(), Some((last.clone(), Instant::now()))))
+    *before = Some((last.clone(), Instant::now()));
+    Ok(code.into())
 }
 
 fn now() -> impl Display {
@@ -156,10 +156,7 @@ fn is_empty(report: &Report) -> bool {
 }
 
 /// Takes reports for [`SAMPLING`], at least two. Returns `before` followed by these reports, and the time since the first one.
-fn sample(
-    client: &RasClient,
-    before: Option<(Report, Instant)>,
-) -> Result<(Vec<Report>, Duration), RasError> {
+fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, Duration), RasError> {
     let start = Instant::now();
     let first = before.as_ref().map_or(start, |(_, at)| *at);
     let mut reports: Vec<Report> = before.into_iter().map(|(report, _)| report).collect();
