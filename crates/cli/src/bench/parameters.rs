@@ -7,7 +7,7 @@ use itertools::iproduct;
 use libnccl::{DataType, ReduceOp};
 use serde_json::{Map, Value, json};
 
-use super::arguments::{Blocking, Columns, MeasureArguments, OneOrAll, Procedure, Register};
+use super::arguments::{Blocking, Columns, MeasureArguments, Procedure, Register};
 use super::benchmark::{Benchmark, Shape};
 use super::data::Reduction;
 use crate::value_parser::MAX_RANKS;
@@ -99,20 +99,17 @@ impl Parameters {
             parallel_init: arguments.parallel_init.is_some(),
         };
         first.check_conflicts(arguments)?;
-        let mut ops = arguments.op.or(Reduction::ALL);
-        if !benchmark.has_op() {
-            ops.truncate(1);
-        }
+        let ops = if benchmark.has_op() { &arguments.op[..] } else { &arguments.op[..1] };
         let roots = match arguments.root {
-            OneOrAll::One(root) if root >= ranks => {
+            Some(root) if root >= ranks => {
                 return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
             }
-            OneOrAll::One(root) => root..root + 1,
-            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
-            OneOrAll::All => 0..1,
+            Some(root) => root..root + 1,
+            None if benchmark.operation().has_root() => 0..ranks,
+            None => 0..1,
         };
-        let all = iproduct!(arguments.datatype.or(DataType::ALL), ops, roots);
-        Ok(all.map(|(data_type, op, root)| Self { op, data_type, root, ..first.clone() }).collect())
+        let all = iproduct!(&arguments.datatype, ops, roots);
+        Ok(all.map(|(&data_type, &op, root)| Self { op, data_type, root, ..first.clone() }).collect())
     }
 
     fn check_conflicts(&self, arguments: &MeasureArguments) -> Result<(), String> {

@@ -128,7 +128,6 @@ pub(super) struct Rank {
     read: u64,
 }
 
-/// The jobs of the files.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
     /// One job per communicator.
@@ -404,7 +403,6 @@ impl Rank {
         self.collectives.map_or(0, |(_, last)| last)
     }
 
-    /// Returns the number of the first recorded collective.
     pub(super) fn first_collective(&self) -> u64 {
         self.collectives.map_or(1, |(first, _)| first)
     }

@@ -196,7 +196,6 @@ struct Map<'a> {
     is_more_better: bool,
 }
 
-/// Draws both matrices as heat maps.
 pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
     let ranks = pairs.links.len() as i32;
     let cell = (WIDTH / ranks).max(6);

@@ -16,7 +16,6 @@ use crate::recorder::recording::State;
 /// A finding, and the time of its call.
 type Timed = (u64, Finding);
 
-/// Returns the differences between the ranks.
 pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = groups.iter().filter_map(different_calls).collect();
     findings.extend(missing_dumps(groups));

@@ -31,7 +31,6 @@ pub(super) struct Member<'a> {
     status: Option<Status>,
 }
 
-/// Returns the groups of all dumps.
 pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Group<'_>>> {
     let mut groups: BTreeMap<(&str, Vec<usize>, Result<usize, &str>), Group<'_>> = BTreeMap::new();
     for (rank, (path, dump)) in dumps {

@@ -82,7 +82,6 @@ struct Frame {
 }
 
 impl Entry {
-    /// Returns `true` if the operation has not completed.
     fn is_open(&self) -> bool {
         self.state != EntryState::Completed && !self.retired
     }
@@ -99,7 +98,6 @@ impl fmt::Display for Entry {
     }
 }
 
-/// The dumps of a job, by rank.
 #[derive(Debug, Default)]
 pub(super) struct Dumps {
     ranks: BTreeMap<usize, (PathBuf, Dump)>,
