@@ -71,11 +71,9 @@ impl Settings {
         let paths = named.or(home).into_iter().chain([("/etc/nccl.conf".into(), false)]);
         let files = paths.map(|(path, is_named)| {
             let lines = system.read(&path).map(|text| add_lines(&mut values, &path, &text));
-            let exists = system.exists(&path);
-            ConfigurationFile { path, lines, exists, is_named }
+            ConfigurationFile { exists: system.exists(&path), path, lines, is_named }
         });
-        let files = files.collect();
-        Self { values, files }
+        Self { files: files.collect(), values }
     }
 
     /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of values

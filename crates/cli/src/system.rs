@@ -64,8 +64,7 @@ impl SharedMemory {
 /// Returns the variables of this process; none for a set-uid program.
 pub(crate) fn environment() -> BTreeMap<String, String> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
-    let variables = libnccl::internal::environment::variables();
-    variables.map(|(name, value)| (lossy(name), lossy(value))).collect()
+    libnccl::internal::environment::variables().map(|(name, value)| (lossy(name), lossy(value))).collect()
 }
 
 impl System {

@@ -144,8 +144,7 @@ fn models(system: &System) -> Vec<String> {
     let gpus = system.children("/proc/driver/nvidia/gpus").into_iter();
     let model = |gpu: PathBuf| {
         let information = system.read(gpu.join("information"))?;
-        let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
-        Some(model.trim().to_owned())
+        Some(information.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned())
     };
     gpus.filter_map(model).collect()
 }
@@ -171,8 +170,7 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     if !system.exists("/sys/bus/pci") {
         let text =
             "/sys/bus/pci is not there: NCCL cannot see which GPUs and network cards are near each other";
-        let advice = "mount sysfs at /sys";
-        findings.push(Finding::warning(text, advice));
+        findings.push(Finding::warning(text, "mount sysfs at /sys"));
     }
     let is_node =
         |name: &&String| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());

@@ -134,8 +134,7 @@ fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
 
 /// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, a list of prefixes.
 fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -> Option<Finding> {
-    let value = settings.value(NAMES)?;
-    let list = List::parse(value);
+    let list = List::parse(settings.value(NAMES)?);
     let names: Vec<_> = all.iter().map(|interface| interface.name.as_str()).collect();
     let unmatched: Vec<_> =
         list.entries.iter().filter(|entry| !names.iter().any(|name| list.is(entry, name))).collect();

@@ -73,8 +73,7 @@ pub(super) fn requests_the_end(signal: Signal) -> bool {
 
 /// Returns whether this process was started with a signal ignored. Must be called before the process handles the signal.
 pub(crate) fn ignores(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    has_bit(&status, "SigIgn:", signal - 1)
+    has_bit(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "SigIgn:", signal - 1)
 }
 
 /// Returns a field of `/proc/PID/status`.
@@ -99,8 +98,7 @@ pub(super) fn state(pid: Pid) -> String {
 }
 
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&stat)
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Returns the first two fields after the name, which is in parentheses and may contain any character.

@@ -73,8 +73,7 @@ impl<'a> Ranks<'a> {
         let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
         let (cpu, program) = arguments.cpu_and_program();
         let program = program.first().map(OsString::as_os_str).unwrap_or_default();
-        let cpu = cpu.map(|directory| variables_of_cpu(directory, program)).transpose()?;
-        let cpu = cpu.unwrap_or_default();
+        let cpu = cpu.map(|given| variables_of_cpu(given, program)).transpose()?.unwrap_or_default();
         Ok(Self { arguments, colors, reports, run_id, cpu, port: 0, ranks: vec![], open: None })
     }
 

@@ -166,8 +166,7 @@ impl Buffer {
     pub(crate) fn compare(&self, part: Range<usize>, pattern: &Pattern) -> Result<Comparison> {
         let mut comparison = Comparison::default();
         for block in blocks(part.clone()) {
-            let offset = block.start - part.start;
-            comparison.add(pattern.compare(&self.read(block)?), offset);
+            comparison.add(pattern.compare(&self.read(block.clone())?), block.start - part.start);
         }
         Ok(comparison)
     }
@@ -341,8 +340,7 @@ impl Buffers {
         let start = parameters.unalign + if in_place { shape.received_in_place(self.rank).start } else { 0 };
         let mut all = Comparison::default();
         for (part, pattern) in self.expected(case, data) {
-            let comparison = self.recv.compare(start + part.start..start + part.end, &pattern)?;
-            all.add(comparison, part.start);
+            all.add(self.recv.compare(start + part.start..start + part.end, &pattern)?, part.start);
         }
         Ok(all)
     }

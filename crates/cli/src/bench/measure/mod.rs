@@ -72,8 +72,7 @@ impl<'w> Work<'w> {
         let buffers = |member| Buffers::new(&ranks.nccl, member, parameters.data_type, allocated);
         let mut buffers = ranks.members.iter().map(buffers).collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
-        let mul_sums = Vec::new();
-        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, has_one_clock })
+        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums: vec![], has_one_clock })
     }
 
     /// Deregisters the buffers. All ranks must call this.
@@ -100,8 +99,7 @@ impl<'w> Work<'w> {
     /// Measures an operation of one size. All ranks must call this.
     pub(crate) fn measure(&mut self, case: Case<'_>, seed: usize) -> Result<Measurement> {
         let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
-        let data = self.data(case.parameters, seed);
-        self.fill(case, &data)?;
+        self.fill(case, &self.data(case.parameters, seed))?;
         self.iterate(case, 0, 1)?;
         self.ranks.synchronize()?;
         self.ranks.barrier()?;
@@ -127,8 +125,7 @@ impl<'w> Work<'w> {
             iterations: times.as_ref().map(|times| times.summary(first + member, agg_iters)),
         };
         let outcomes: Vec<_> = (0..self.ranks.members.len()).map(outcome).collect();
-        let outcomes = self.ranks.gather(&outcomes)?;
-        Ok(measurement(case, outcomes, columns))
+        Ok(measurement(case, self.ranks.gather(&outcomes)?, columns))
     }
 
     fn data(&self, parameters: &Parameters, seed: usize) -> Data {
@@ -235,8 +232,7 @@ impl<'w> Work<'w> {
             // The buffer is filled again, because in-place operations have overwritten it.
             self.fill(case, &data)?;
             if case.parameters.procedure.cudagraph > 0 {
-                let graphs = self.capture(case, 1, 1)?;
-                graphs.iter().try_for_each(CudaGraph::launch)?;
+                self.capture(case, 1, 1)?.iter().try_for_each(CudaGraph::launch)?;
             } else {
                 self.iterate(case, 0, 1)?;
             }
@@ -368,8 +364,7 @@ fn start_on<'b, 'c>(
             for peer in 0..ranks {
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
                 if to > 0 {
-                    let part = send.get(sent..sent + to).context("the buffer is too short")?;
-                    comm.send(part, peer, on)?;
+                    comm.send(send.get(sent..sent + to).context("the buffer is too short")?, peer, on)?;
                     sent += to;
                 }
                 if from > 0 {

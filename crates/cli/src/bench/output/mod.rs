@@ -100,8 +100,7 @@ impl Output {
         } else {
             None
         };
-        let progress = progress_bar(rows, "rows");
-        *self.lock() = Some(Written { table, report, progress });
+        *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
     }
 

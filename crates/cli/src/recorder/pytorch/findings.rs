@@ -157,8 +157,7 @@ impl Waits {
     }
 
     fn waiting_for(&self, awaited: usize) -> Vec<usize> {
-        let waiting = self.of_rank.iter().filter(|(_, all)| all.contains(&awaited));
-        waiting.map(|(rank, _)| *rank).collect()
+        self.of_rank.iter().filter(|(_, all)| all.contains(&awaited)).map(|(rank, _)| *rank).collect()
     }
 
     /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
