@@ -65,28 +65,24 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     let set = if set.is_empty() { set } else { format!("with {set}, ") };
     let Some(address) = library.unique_id.address else {
         let text = format!("{set}the library makes no unique id; interfaces: {shown}");
-        // The section on the library reports the error.
-        return vec![match &library.unique_id {
-            id if id.ok => {
-                Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
-            }
-            _ if library.probe.call.is_none() => Finding::ok(text),
-            _ if set.is_empty() && all.iter().any(|one| one.is_running && !one.addresses.is_empty()) => {
-                Finding::ok(text)
-            }
-            _ if set.is_empty() => Finding::problem(text, "bring an interface up: `ip link set lo up`"),
-            _ => Finding::problem(
-                text,
-                format!(
-                    "name interfaces that are up and have an address in {NAMES}, separated by commas, without quotes and \
-                     spaces; in {COMM_ID}, an address of rank 0 in a network of this machine, and a port; or unset them"
-                ),
-            ),
+        let has_network = all.iter().any(|one| one.is_running && !one.addresses.is_empty());
+        return vec![if library.unique_id.ok {
+            Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
+        } else if library.probe.call.is_none() || (set.is_empty() && has_network) {
+            // The section on the library reports the error.
+            Finding::ok(text)
+        } else if set.is_empty() {
+            Finding::problem(text, "bring an interface up: `ip link set lo up`")
+        } else {
+            let advice = format!(
+                "name interfaces that are up and have an address in {NAMES}, separated by commas, without quotes and \
+                 spaces; in {COMM_ID}, an address of rank 0 in a network of this machine, and a port; or unset them"
+            );
+            Finding::problem(text, advice)
         }];
     };
-    let of_address = |address: IpAddr| all.iter().find(|interface| interface.addresses.contains(&address));
-    let used = library.probe.interface();
-    let used = used.or_else(|| of_address(address).map(|interface| (interface.name.as_str(), address)));
+    let of_address = || Some((&*all.iter().find(|one| one.addresses.contains(&address))?.name, address));
+    let used = library.probe.interface().or_else(of_address);
     let mut text = format!("{set}ranks meet at {address}");
     match used {
         Some((name, own)) if own == address => text += &format!(" ({name})"),
@@ -135,14 +131,13 @@ fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
 /// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, a list of prefixes.
 fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -> Option<Finding> {
     let list = List::parse(settings.value(NAMES)?);
-    let names: Vec<_> = all.iter().map(|interface| interface.name.as_str()).collect();
-    let unmatched: Vec<_> =
-        list.entries.iter().filter(|entry| !names.iter().any(|name| list.is(entry, name))).collect();
+    let is_named = |entry: &str| all.iter().any(|interface| list.is(entry, &interface.name));
+    let unmatched = list.entries.iter().filter(|entry| !is_named(entry));
+    let unmatched = unmatched.map(|entry| format!("{entry:?}")).join(", ");
     let text = if !list.has(used) && settings.get(COMM_ID).is_none() {
         format!("{}: the library uses {used} nevertheless", settings.text(NAMES))
     } else if !list.excludes && !unmatched.is_empty() {
-        let quoted = unmatched.iter().map(|entry| format!("{entry:?}")).join(", ");
-        format!("{}: no interface is named {quoted}", settings.text(NAMES))
+        format!("{}: no interface is named {unmatched}", settings.text(NAMES))
     } else {
         return None;
     };
@@ -151,14 +146,11 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
 }
 
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
-    let value = settings.value(COMM_ID)?;
+    let is_other = !settings.value(COMM_ID)?.ends_with(&format!(":{port}"));
     let finding = if port == 0 { Finding::problem } else { Finding::warning };
-    (!value.ends_with(&format!(":{port}"))).then(|| {
-        finding(
-            format!("{}: the library reads the port {port}", settings.text(COMM_ID)),
-            "write a port from 1 to 65535 after a colon, the same for all ranks",
-        )
-    })
+    let text = format!("{}: the library reads the port {port}", settings.text(COMM_ID));
+    let advice = "write a port from 1 to 65535 after a colon, the same for all ranks";
+    is_other.then(|| finding(text, advice))
 }
 
 /// A list of prefixes, separated by commas. `^` excludes them, and `=` makes them whole names.

@@ -43,7 +43,7 @@ pub(super) struct LibraryFile {
     pub(super) hash: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Process {
     host: String,
     id: u32,

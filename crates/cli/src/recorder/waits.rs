@@ -28,7 +28,8 @@ impl<'a> Wait<'a> {
 
 /// Returns the finding for callers that wait for each other and are not all in one call, if there are any.
 pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
-    let several = with_several_ranks(jobs);
+    let several: BTreeSet<&Process> =
+        jobs.iter().flat_map(|job| job.ranks.values().map(|rank| &*rank.process).duplicates()).collect();
     let mut waits: BTreeMap<Caller<'_>, Wait<'_>> = BTreeMap::new();
     for job in jobs {
         for (rank, recorded) in &job.ranks {
@@ -78,16 +79,6 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
         call
     });
     Some(Finding::new(&first.job.id, Kind::CircularWait, ranks, problem, calls))
-}
-
-fn with_several_ranks(jobs: &[Job]) -> BTreeSet<&Process> {
-    let mut several = BTreeSet::new();
-    for job in jobs {
-        let mut seen = BTreeSet::new();
-        let processes = job.ranks.values().map(|rank| &*rank.process);
-        several.extend(processes.filter(|process| !seen.insert(*process)));
-    }
-    several
 }
 
 fn caller<'a>(several: &BTreeSet<&Process>, rank: usize, recorded: &'a Rank) -> Caller<'a> {

@@ -184,10 +184,8 @@ impl Waits {
             }
         }
         ranks.sort_unstable();
-        let problem = format!(
-            "{} wait for each other: all ranks have to use their groups in the same order",
-            name_ranks(&ranks)
-        );
+        let (names, advice) = (name_ranks(&ranks), "all ranks have to use their groups in the same order");
+        let problem = format!("{names} wait for each other: {advice}");
         let call = |group: &Group<'_>, rank: &usize| {
             let (number, entry) = group.members.get(rank)?.open_collectives().next()?;
             let mut call = Call::from((*rank, entry));
@@ -228,11 +226,8 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
         let (_, entry) = callers[0];
         let waiting: Vec<usize> = callers.iter().map(|(rank, _)| *rank).collect();
         let wait = if waiting.len() == 1 { "waits" } else { "wait" };
-        let problem = format!(
-            "{} not called collective {number}, {entry}, in which {} {wait}",
-            ranks_have(&ranks),
-            name_ranks(&waiting)
-        );
+        let (names, waiting) = (ranks_have(&ranks), name_ranks(&waiting));
+        let problem = format!("{names} not called collective {number}, {entry}, in which {waiting} {wait}");
         let finding = Finding::new(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
         (entry.time_created_ns, Finding { collective: Some(number), ..finding })
     };
@@ -251,20 +246,13 @@ fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let (number, entry) = open
         .filter(|(number, entry)| *number <= furthest && needs_all(entry))
         .min_by_key(|(number, _)| *number)?;
-    let calls: Vec<(usize, &Entry)> = group
-        .members
-        .iter()
-        .filter_map(|(rank, member)| Some((*rank, *member.collectives.get(&number)?.first()?)))
-        .filter(|(_, entry)| entry.is_open())
-        .collect();
+    let calls = group.members.iter();
+    let calls = calls.filter_map(|(rank, member)| Some((*rank, *member.collectives.get(&number)?.first()?)));
+    let calls = calls.filter(|(_, entry)| entry.is_open()).collect_vec();
     let completed = group.members.keys().copied().filter(|rank| group.last_completed(*rank) >= Some(number));
-    let completed: Vec<usize> = completed.collect();
     let ranks: Vec<usize> = calls.iter().map(|(rank, _)| *rank).collect();
-    let problem = format!(
-        "{} not completed collective {number}, {entry}, which {}",
-        ranks_have(&ranks),
-        ranks_have(&completed)
-    );
+    let (names, others) = (ranks_have(&ranks), ranks_have(&completed.collect_vec()));
+    let problem = format!("{names} not completed collective {number}, {entry}, which {others}");
     let finding = Finding::new(group, Kind::NotCompleted, ranks, problem, calls);
     Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
 }
@@ -278,10 +266,8 @@ fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
     let named = unmatched().filter(|(_, one)| !has_end || is_end(one.peer));
     let finding = |(group, Unmatched { rank, peer, entry }): (&Group<'_>, Unmatched<'_>)| {
         let problem = format!("rank {rank} waits in {entry} for rank {peer}, which has no counterpart of it");
-        (
-            entry.time_created_ns,
-            Finding::new(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]),
-        )
+        let finding = Finding::new(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]);
+        (entry.time_created_ns, finding)
     };
     earliest(named.map(finding))
 }
