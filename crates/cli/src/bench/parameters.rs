@@ -65,12 +65,11 @@ impl Parameters {
             (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
         };
-        let ranks = threads * ranks_per_thread * processes;
-        if threads * ranks_per_thread > MAX_RANKS {
-            return Err(format!(
-                "--nthreads {threads} and --ngpus {ranks_per_thread} make {} ranks of a process: expected at most {MAX_RANKS}",
-                threads * ranks_per_thread
-            ));
+        let of_process = threads * ranks_per_thread;
+        let ranks = of_process * processes;
+        if of_process > MAX_RANKS {
+            let both = format!("--nthreads {threads} and --ngpus {ranks_per_thread}");
+            return Err(format!("{both} make {of_process} ranks of a process: expected at most {MAX_RANKS}"));
         }
         let benchmark = arguments.benchmark;
         let first = Self {

@@ -82,19 +82,16 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         let difference = library.filter(|library| is_same_version && library.file.identity.size > 0);
         let difference =
             difference.and_then(|library| copy.difference(system, library.path.as_ref()?, &library.file));
+        let text = copy.text();
         findings.push(if let Some(difference) = difference {
-            Finding::warning(
-                format!("another file of the same version: {}: {difference}", copy.text()),
-                "make all programs of a job use one file: these two were built or changed separately",
-            )
+            let advice = "make all programs of a job use one file: these two were built or changed separately";
+            Finding::warning(format!("another file of the same version: {text}: {difference}"), advice)
         } else if loaded.is_some() && !is_same_version {
             let other = if copy.file.version.is_some() { "another version" } else { "another copy" };
-            Finding::warning(
-                format!("{other}: {}", copy.text()),
-                "remove it, or make all programs of a job use one file: ranks of different versions do not connect",
-            )
+            let advice = "remove it, or make all programs of a job use one file: ranks of different versions do not connect";
+            Finding::warning(format!("{other}: {text}"), advice)
         } else {
-            Finding::ok(format!("another copy: {}", copy.text()))
+            Finding::ok(format!("another copy: {text}"))
         });
     }
     findings.extend(in_processes(system));
@@ -282,10 +279,9 @@ fn in_processes(system: &System) -> Vec<Finding> {
     let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
         let noun = if processes.len() == 1 { "process" } else { "processes" };
         let texts = copies.iter().map(|path| Copy::of(system, path).text()).join(", ");
-        Finding::warning(
-            format!("{} copies in {noun} {}: {texts}", copies.len(), processes.join(", ")),
-            "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
-        )
+        let text = format!("{} copies in {noun} {}: {texts}", copies.len(), processes.join(", "));
+        let advice = "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH";
+        Finding::warning(text, advice)
     };
     found.into_iter().map(finding).collect()
 }

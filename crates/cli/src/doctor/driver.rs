@@ -63,15 +63,11 @@ impl Driver {
         if let (Some(built), Some(Text(newest))) = (built, self.cuda)
             && built.major > newest.major
         {
-            findings.push(Finding::problem(
-                format!(
-                    "the library is compiled with CUDA {built}, and the driver supports CUDA up to {newest}"
-                ),
-                format!(
-                    "update the driver to one of CUDA {}, or install nvidia-nccl-cu{} instead of the library",
-                    built.major, newest.major
-                ),
-            ));
+            let text =
+                format!("the library is compiled with CUDA {built}, and the driver supports CUDA up to");
+            let advice = format!("update the driver to one of CUDA {}, or install", built.major);
+            let package = format!("nvidia-nccl-cu{} instead of the library", newest.major);
+            findings.push(Finding::problem(format!("{text} {newest}"), format!("{advice} {package}")));
         }
         if !self.fabric.is_empty() {
             let text = format!("the fabric of NVLink switches is not ready: {}", self.fabric.join(", "));
@@ -160,8 +156,8 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
         findings.extend(channels(examined));
     }
     let on_bus = nvidia_devices(system);
-    let gpus = driver.models.len().max(on_bus.len());
-    findings.extend(visible(system, gpus));
+    let present = on_bus.len();
+    findings.extend(visible(system, driver.models.len().max(present)));
     if let Some(hidden @ ("none" | "void")) = system.variable("NVIDIA_VISIBLE_DEVICES") {
         let text = format!("NVIDIA_VISIBLE_DEVICES={hidden}: the container has no GPU");
         let advice = "start the container with `--gpus all`, or set NVIDIA_VISIBLE_DEVICES=all for it";
@@ -178,18 +174,15 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     let placed = |device: &PathBuf| system.line(device.join("numa_node")).is_some_and(|node| node != "-1");
     let unplaced = on_bus.iter().filter(|device| !placed(device)).count();
     if numa_nodes > 1 && unplaced > 0 {
-        let text = format!(
-            "{unplaced} of {} GPUs have no NUMA node, and the machine has {numa_nodes}",
-            on_bus.len()
-        );
+        let text =
+            format!("{unplaced} of {present} GPUs have no NUMA node, and the machine has {numa_nodes}");
         let advice = "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on";
         findings.push(Finding::warning(text, advice));
     }
     if findings.is_empty() {
-        let gpus = on_bus.len();
         // Every machine has one, but the kernel may hide it.
         let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
-        findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
+        findings.push(Finding::ok(format!("GPUs on the PCI bus: {present}; NUMA nodes: {numa_nodes}")));
     }
     findings
 }

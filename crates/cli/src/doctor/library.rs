@@ -219,11 +219,8 @@ impl Library {
             None => source.clone(),
         };
         let cuda = cuda.map(|Text(cuda)| format!(", compiled with CUDA {cuda}")).unwrap_or_default();
-        let about = format!(
-            "NCCL {version}{cuda}, for {memory} memory; this program is built for NCCL {}",
-            Version::HEADER
-        );
-        let mut findings = vec![Finding::ok(place), Finding::ok(about)];
+        let about = format!("NCCL {version}{cuda}, for {memory} memory; this program is built for NCCL");
+        let mut findings = vec![Finding::ok(place), Finding::ok(format!("{about} {}", Version::HEADER))];
         if self.identity.size > 0 {
             findings.push(Finding::ok(format!("its file: {}", self.identity)));
         }

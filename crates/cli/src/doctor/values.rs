@@ -93,12 +93,9 @@ impl Examined<'_> {
         }
         let parameters = self.library.and_then(|library| library.probe.call.as_ref());
         if let Some(read) = parameters.and_then(|call| call.parameters.get(name)) {
-            return differs(value, read).then(|| {
-                Finding::warning(
-                    format!("the library reads {read:?}"),
-                    format!("correct {name}, or unset it"),
-                )
-            });
+            let (text, advice) =
+                (format!("the library reads {read:?}"), format!("correct {name}, or unset it"));
+            return differs(value, read).then(|| Finding::warning(text, advice));
         }
         match name {
             "NCCL_DEBUG" => word(value, &["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN", "NONE"], true),

@@ -75,9 +75,8 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     }
     problems.extend(ranks.iter().map(|rank| {
         let (id, prefix) = (rank.id, rank.prefix.display());
-        format!(
-            "process {id} has not written {prefix}*.json within {limit:?}: it is stopped, or cannot write it"
-        )
+        let reason = "it is stopped, or cannot write it";
+        format!("process {id} has not written {prefix}*.json within {limit:?}: {reason}")
     }));
     if files.is_empty() {
         bail!("{}", problems.join("\n"));

@@ -74,10 +74,8 @@ pub(crate) fn run(RecorderCommand::Diff(arguments): &RecorderCommand) -> Result<
     let files = recording::candidates(&arguments.paths, written)?;
     if let Some(dumps) = pytorch::read(&files)? {
         let is_sound = pytorch::diff(&dumps, arguments.json)?;
-        ensure!(
-            arguments.html.is_none(),
-            "--html: there is no timeline of PyTorch's dumps, only of libnccl's recordings"
-        );
+        let problem = "there is no timeline of PyTorch's dumps, only of libnccl's recordings";
+        ensure!(arguments.html.is_none(), "--html: {problem}");
         return Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let Recordings { jobs, left_out, lacks_some } = recording::read(files)?;

@@ -380,17 +380,11 @@ impl Rank {
                 open = open.or(Some(index));
             }
         }
-        if let Some(count) = count {
-            // Otherwise the rank would seem to have called nothing.
-            ensure!(
-                count == 0 || !records.is_empty(),
-                "count {count}: expected a record of the last operation at least"
-            );
-            ensure!(
-                count <= last,
-                "count {count}: expected {last} at most, the number of the last operation"
-            );
-        }
+        let count = count.unwrap_or(0);
+        // Otherwise the rank would seem to have called nothing.
+        let expected = "a record of the last operation at least";
+        ensure!(count == 0 || !records.is_empty(), "count {count}: expected {expected}");
+        ensure!(count <= last, "count {count}: expected {last} at most, the number of the last operation");
         Ok(Self { process, library: None, records, collectives, open, read })
     }
 

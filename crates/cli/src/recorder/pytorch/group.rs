@@ -57,11 +57,10 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
                 ranks => serde_json::from_str(ranks)
                     .with_context(|| format!("{}: ranks {ranks} of group {description}", path.display()))?,
             };
+            let (file, listed) = (path.display(), &configuration.ranks);
             ensure!(
                 ranks.contains(rank),
-                "{}: rank {rank}, as the file's name says, is not among the ranks {} of group {description}",
-                path.display(),
-                configuration.ranks
+                "{file}: rank {rank}, as the file's name says, is not among the ranks {listed} of group {description}"
             );
             let count = counts.entry((description, ranks.clone())).or_default();
             *count += 1;
