@@ -111,9 +111,8 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
 /// Returns the directories of Python packages: of active environments, of conda environments, of the user and of the system.
 fn packages(system: &System) -> BTreeSet<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["/usr/local", "/usr", "/opt/venv", "/venv"].map(PathBuf::from).into();
-    for variable in ["VIRTUAL_ENV", "PYTHONUSERBASE"] {
-        prefixes.extend(system.variable(variable).map(PathBuf::from));
-    }
+    let named = ["VIRTUAL_ENV", "PYTHONUSERBASE"].into_iter().filter_map(|name| system.variable(name));
+    prefixes.extend(named.map(PathBuf::from));
     let path = system.variable("PATH").unwrap_or_default();
     prefixes.extend(path.split(':').filter_map(|directory| Path::new(directory).parent()).map(PathBuf::from));
     prefixes.extend(system.variable("HOME").map(|home| Path::new(home).join(".local")));

@@ -39,9 +39,8 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
         Some(Finding::warning(text, format!("set {name} without them")))
     }));
     findings.extend(values::findings(examined));
-    for text in library.iter().flat_map(|library| library.probe.rejected_variables()) {
-        findings.push(Finding::warning(text, "correct the variable, or unset it"));
-    }
+    let rejected = library.iter().flat_map(|library| library.probe.rejected_variables());
+    findings.extend(rejected.map(|text| Finding::warning(text, "correct the variable, or unset it")));
     if findings.is_empty() {
         let set = settings.iter().count();
         findings.push(match names.len() {

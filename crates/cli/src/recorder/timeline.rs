@@ -20,12 +20,8 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> S
     if findings.is_empty() {
         text += "<p>All ranks agree.</p>\n";
     }
-    for finding in findings {
-        text += &format!("<pre>{}</pre>\n", in_xml(&finding.to_string()));
-    }
-    for problem in left_out {
-        text += &format!("<p>Left out: {}</p>\n", in_xml(problem));
-    }
+    text.extend(findings.iter().map(|finding| format!("<pre>{}</pre>\n", in_xml(&finding.to_string()))));
+    text.extend(left_out.iter().map(|problem| format!("<p>Left out: {}</p>\n", in_xml(problem))));
     let chart = |job: &Job| format!("<h2>{}</h2>\n{}\n", in_xml(&job.to_string()), chart(job));
     let charts: String = jobs.iter().map(chart).collect();
     format!(include_str!("timeline.html"), findings = text, charts = charts)

@@ -421,18 +421,12 @@ impl Registrations {
             return Ok(());
         }
         ranks.barrier()?;
-        for buffers in buffers {
-            for buffer in [&mut buffers.send, &mut buffers.recv] {
-                // SAFETY: all ranks have waited for their streams and then for each other.
-                unsafe { buffer.allocation()?.assume_idle() };
-            }
+        for buffer in buffers.iter_mut().flat_map(|buffers| [&mut buffers.send, &mut buffers.recv]) {
+            // SAFETY: all ranks have waited for their streams and then for each other.
+            unsafe { buffer.allocation()?.assume_idle() };
         }
-        for registration in self.local {
-            registration.deregister()?;
-        }
-        for window in self.windows {
-            window.deregister()?;
-        }
+        self.local.into_iter().try_for_each(Registration::deregister)?;
+        self.windows.into_iter().try_for_each(Window::deregister)?;
         // Other ranks may use their part until here, and the communicators are destroyed next.
         ranks.barrier()
     }

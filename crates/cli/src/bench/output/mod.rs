@@ -256,11 +256,9 @@ pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
     } else {
         ProgressDrawTarget::hidden()
     };
-    let bar = ProgressBar::with_draw_target(rows, target);
     let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::with_draw_target(rows, target).with_style(style);
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(200));
     }

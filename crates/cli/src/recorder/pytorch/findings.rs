@@ -163,10 +163,9 @@ impl Waits {
     /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
     fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
         // Those that wait, in the end, for a rank that waits for nobody, or for ranks that were found before.
-        let mut explained: BTreeSet<usize> = BTreeSet::new();
-        for rank in self.of_rank.values().flatten().filter(|rank| !self.waits(**rank)) {
-            explained.extend(reach(*rank, |rank| self.waiting_for(rank)));
-        }
+        let ends = self.of_rank.values().flatten().filter(|rank| !self.waits(**rank));
+        let mut explained: BTreeSet<usize> =
+            ends.flat_map(|rank| reach(*rank, |rank| self.waiting_for(rank))).collect();
         let mut ranks: Vec<usize> = vec![];
         for behind in &self.behind {
             let mut start = *behind;
