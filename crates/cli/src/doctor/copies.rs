@@ -23,7 +23,6 @@ const LARGE: u64 = 32 << 20;
 const PYTORCH: &str = "torch/lib/libtorch_cuda.so";
 
 /// An NCCL file, or a library that contains NCCL.
-#[derive(Debug)]
 struct Copy {
     path: PathBuf,
     file: NcclFile,
@@ -195,7 +194,6 @@ fn on_machine(system: &System) -> impl Iterator<Item = Copy> {
 }
 
 /// A Python package whose metadata claims the library's path.
-#[derive(Debug)]
 struct Package {
     name: String,
     version: String,

@@ -68,7 +68,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-#[derive(Debug)]
 struct Examined<'a> {
     system: &'a System,
     settings: &'a Settings,

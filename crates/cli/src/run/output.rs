@@ -55,7 +55,6 @@ impl Stream {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Output {
     stream: Stream,
     prefix: Vec<u8>,

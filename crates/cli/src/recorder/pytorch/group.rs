@@ -11,7 +11,6 @@ use super::{Dump, Entry, Status};
 use crate::output;
 
 /// A process group. All dumps have the same description and ranks for it, but its name may differ between processes.
-#[derive(Debug)]
 pub(super) struct Group<'a> {
     pub(super) name: &'a str,
     description: &'a str,
@@ -154,7 +153,6 @@ impl<'a> Member<'a> {
 }
 
 /// A send or receive that waits for a peer that is not in the matching call.
-#[derive(Debug)]
 pub(super) struct Unmatched<'a> {
     pub(super) rank: usize,
     pub(super) peer: usize,
