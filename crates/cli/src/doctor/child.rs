@@ -76,16 +76,13 @@ pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
 
 fn wait(mut child: Child, limit: Duration) -> ChildReport {
     let (sender, lines) = channel();
-    let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|stream| Box::new(stream) as _),
-        child.stderr.take().map(|stream| Box::new(stream) as _),
-    ];
-    for (is_log, stream) in [false, true].into_iter().zip(streams) {
-        let (sender, stream) = (sender.clone(), stream.into_iter());
+    let stdout = child.stdout.take().map(|stream| (false, Box::new(stream) as Box<dyn Read + Send>));
+    let stderr = child.stderr.take().map(|stream| (true, Box::new(stream) as _));
+    for (is_log, stream) in stdout.into_iter().chain(stderr) {
+        let sender = sender.clone();
         // A process that the library started may keep the stream open, so nothing joins this thread.
         thread::spawn(move || {
-            let lines = stream.flat_map(|stream| BufReader::new(stream.take(LONGEST)).split(b'\n'));
-            for line in lines.map_while(std::io::Result::ok) {
+            for line in BufReader::new(stream.take(LONGEST)).split(b'\n').map_while(std::io::Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
                 // The receiver may have timed out.
                 let _ = sender.send((is_log, line));

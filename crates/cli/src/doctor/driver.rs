@@ -215,12 +215,10 @@ fn partition_files(system: &System) -> Option<Finding> {
         .into_iter()
         .find(|name| system.variable(name).is_some_and(|value| value.contains("MIG-")))?;
     let is_there = system.names("/dev/nvidia-caps").iter().any(|name| name.starts_with("nvidia-cap"));
-    (!is_there).then(|| {
-        Finding::problem(
-            format!("{name} names a part of a GPU (MIG), and there are no files in /dev/nvidia-caps, through which it is used"),
-            "give them to the container: NVIDIA_VISIBLE_DEVICES with NVIDIA's container runtime does",
-        )
-    })
+    let text =
+        "names a part of a GPU (MIG), and there are no files in /dev/nvidia-caps, through which it is used";
+    let advice = "give them to the container: NVIDIA_VISIBLE_DEVICES with NVIDIA's container runtime does";
+    (!is_there).then(|| Finding::problem(format!("{name} {text}"), advice))
 }
 
 /// Judges the channels through which GPUs of several machines share memory, if there is NVLink between the machines.

@@ -224,15 +224,13 @@ impl Library {
         if self.identity.size > 0 {
             findings.push(Finding::ok(format!("its file: {}", self.identity)));
         }
+        let advice = "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more";
         findings.push(match &unique_id.problem {
             None => Finding::ok(match unique_id.address {
                 Some(address) => format!("a unique id can be made; its address is {address}"),
                 None => "a unique id can be made".into(),
             }),
-            Some(problem) => Finding::problem(
-                format!("no unique id can be made: {problem}"),
-                "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more",
-            ),
+            Some(problem) => Finding::problem(format!("no unique id can be made: {problem}"), advice),
         });
         if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.call) {
             let text = "the library or one of its plugins did not end normally after the unique id";

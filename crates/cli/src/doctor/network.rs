@@ -95,23 +95,19 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     let is_local = address.is_loopback() || used.is_some_and(|(name, _)| is_bridge(name));
     let interface = used.and_then(|(name, _)| all.iter().find(|interface| interface.name == name));
     findings.push(if is_local && others {
-        Finding::warning(
-            format!("{text}, which other machines cannot reach; interfaces: {shown}"),
-            match address_of_lo(all) {
-                Some(own) => {
-                    let reason = format!("{NAMES} selects no other address of lo");
-                    format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
-                }
-                None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
-            },
-        )
+        let advice = match address_of_lo(all) {
+            Some(own) => {
+                let reason = format!("{NAMES} selects no other address of lo");
+                format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
+            }
+            None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
+        };
+        Finding::warning(format!("{text}, which other machines cannot reach; interfaces: {shown}"), advice)
     } else if is_local {
         Finding::ok(format!("{text}: there is no other interface, so ranks are on this machine alone"))
     } else if let Some(interface) = interface.filter(|interface| !interface.is_running) {
-        Finding::warning(
-            format!("{text}, which is not connected: {interface}; interfaces: {shown}"),
-            format!("bring it up, or exclude it in {NAMES}"),
-        )
+        let text = format!("{text}, which is not connected: {interface}; interfaces: {shown}");
+        Finding::warning(text, format!("bring it up, or exclude it in {NAMES}"))
     } else {
         Finding::ok(text)
     });
@@ -185,11 +181,10 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
         return vec![Finding::warning("/sys/class is not there: NCCL cannot see RDMA devices", advice)];
     }
     if devices.is_empty() {
+        let text = format!("{}: there is no RDMA device, so NCCL uses sockets", settings.text(HCA));
+        let advice = format!("load the driver of the device, give it to the container, or unset {HCA}");
         return vec![match settings.value(HCA) {
-            Some(_) => Finding::warning(
-                format!("{}: there is no RDMA device, so NCCL uses sockets", settings.text(HCA)),
-                format!("load the driver of the device, give it to the container, or unset {HCA}"),
-            ),
+            Some(_) => Finding::warning(text, advice),
             None => Finding::ok("RDMA devices: none; between machines, NCCL uses sockets"),
         }];
     }

@@ -100,13 +100,12 @@ impl Comparison {
         let statistic = Statistic::of(one.rounds.iter().chain(&two.rounds));
         let rounds = [one, two].map(|side| side.rounds.iter().map(entries).collect::<Vec<_>>());
         let [own, others] = [&rounds[0][0], &rounds[1][0]];
-        let (mut rows, mut without_time) = (vec![], vec![]);
-        for Entry { key, .. } in own.iter().filter(|entry| find(others, &entry.key).is_some()) {
-            match Ratio::new(key, statistic, &rounds, threshold) {
-                Some(ratio) => rows.push(ratio),
-                None => without_time.push(format!("{key}: no two times above 0")),
-            }
-        }
+        let ratio = |Entry { key, .. }: &Entry<'_>| {
+            let ratio = Ratio::new(key, statistic, &rounds, threshold);
+            ratio.ok_or_else(|| format!("{key}: no two times above 0"))
+        };
+        let common = own.iter().filter(|entry| find(others, &entry.key).is_some());
+        let (rows, without_time): (Vec<_>, Vec<_>) = common.map(ratio).partition_result();
         if let Some(row) = without_time.first().filter(|_| rows.is_empty()) {
             bail!("{name} and {other} cannot be compared; {row}");
         }
