@@ -33,13 +33,15 @@ impl Data {
         let arithmetic = self.arithmetic;
         Pattern::new(arithmetic, |index| {
             let values = (0..self.ranks).map(|rank| self.value(rank, index));
-            match self.op {
-                Reduction::Op(ReduceOp::Avg) => arithmetic.quotient(values.sum(), self.ranks),
-                Reduction::Op(op) => arithmetic.integer(reduced(op, values)),
-                Reduction::MulSum => {
-                    arithmetic.integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
-                }
-            }
+            let result = match self.op {
+                Reduction::Op(ReduceOp::Avg) => return arithmetic.quotient(values.sum(), self.ranks),
+                Reduction::Op(ReduceOp::Prod) => values.fold(1, i64::wrapping_mul),
+                Reduction::Op(ReduceOp::Max) => values.max().unwrap_or_default(),
+                Reduction::Op(ReduceOp::Min) => values.min().unwrap_or_default(),
+                Reduction::Op(_) => values.fold(0, i64::wrapping_add),
+                Reduction::MulSum => values.enumerate().map(|(rank, value)| factor(rank) * value).sum(),
+            };
+            arithmetic.integer(result)
         })
     }
 
@@ -74,15 +76,6 @@ impl Data {
             Reduction::MulSum => summand(whole / 2),
             Reduction::Op(_) => random % whole.saturating_add(1),
         }
-    }
-}
-
-fn reduced(op: ReduceOp, values: impl Iterator<Item = i64>) -> i64 {
-    match op {
-        ReduceOp::Prod => values.fold(1, i64::wrapping_mul),
-        ReduceOp::Max => values.max().unwrap_or_default(),
-        ReduceOp::Min => values.min().unwrap_or_default(),
-        _ => values.fold(0, i64::wrapping_add),
     }
 }
 

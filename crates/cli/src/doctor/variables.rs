@@ -59,13 +59,12 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
         let advice = format!("write TORCH_{name}, which PyTorch 2.2 and newer read");
         return Some(Finding::warning(text, advice));
     }
-    let is_others =
-        KNOWN.builds.contains(name) || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix));
     // Only a file can have a name with spaces, and the section on files reports it.
     if known.is_empty()
         || known.contains(name)
         || name.contains(char::is_whitespace)
-        || is_others
+        || KNOWN.builds.contains(name)
+        || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix))
         || name == libnccl::internal::PATH_VARIABLE
         || (!is_cpu && name.starts_with("LIBNCCL_CPU_"))
     {

@@ -94,17 +94,13 @@ impl<W: Write> Table<W> {
         let time = if report_cputime { "cputime" } else { "time" };
         let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
         self.timestamp = if report_timestamps { 19 } else { 0 };
-        let [titles, units] = if per_iter_timing {
-            let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
-            [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
-        } else {
-            Default::default()
-        };
-        let both = if per_iter_timing {
-            "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
-        } else {
-            "         out-of-place                       in-place          "
-        };
+        let mut both = "         out-of-place                       in-place          ";
+        let [mut titles, mut units] = <[String; 2]>::default();
+        if per_iter_timing {
+            both = "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)";
+            titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
+            units = iteration_columns(["(us)", "(us)", "(us)", "(%)"]);
+        }
         writeln!(self.out, "# {}  {both}", fields(10, ["", "", "", "", ""]))?;
         for (names, columns, more, last) in [
             (["size", "count", "type", "redop", "root"], [time, "algbw", "busbw", "#wrong"], titles, title),
