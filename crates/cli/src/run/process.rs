@@ -54,16 +54,9 @@ pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a child exits, without reaping it, so that it keeps its process id.
-pub(super) fn wait_without_reaping(pid: Pid) -> Result<()> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).context("cannot wait for a process")?;
-    Ok(())
-}
-
-/// Returns whether an unreaped child has exited.
-pub(super) fn has_exited(pid: Pid) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+/// Returns whether a child has exited; without `NOHANG`, waits for it. Does not reap it, so that it keeps its process id.
+pub(super) fn has_exited(pid: Pid, options: WaitIdOptions) -> bool {
+    let options = options | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok_and(|status| status.is_some())
 }
 

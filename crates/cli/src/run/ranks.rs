@@ -14,12 +14,12 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context, Result, bail};
 use itertools::Itertools;
 use libnccl::internal::environment::variable;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitIdOptions, kill_process_group};
 
 use super::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, has_exited, requests_the_end, this_program, wait_without_reaping};
+use super::process::{self, ROLE, has_exited, requests_the_end, this_program};
 use crate::preload;
 
 /// A rank of the last attempt, the first process of a process group.
@@ -132,7 +132,7 @@ impl<'a> Ranks<'a> {
     fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
         let reports = self.reports.clone();
         process::spawn(move || {
-            let _ = wait_without_reaping(pid);
+            has_exited(pid, WaitIdOptions::empty());
             reports.send(Report::Ended(rank))
         })
     }
@@ -192,7 +192,7 @@ impl<'a> Ranks<'a> {
         let asks = requests_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
         for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
             // A rank that has already exited did not exit because of this signal.
-            if asks && !has_exited(rank.pid()) {
+            if asks && !has_exited(rank.pid(), WaitIdOptions::NOHANG) {
                 rank.sent = Some(signal);
             }
             let _ = kill_process_group(rank.pid(), signal);

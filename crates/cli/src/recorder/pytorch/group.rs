@@ -17,8 +17,6 @@ pub(super) struct Group<'a> {
     pub(super) ranks: Vec<usize>,
     /// The ranks that have a dump.
     pub(super) members: BTreeMap<usize, Member<'a>>,
-    /// True if the numbers of the status count only collectives, and no point-to-point operations.
-    has_status_of_collectives: bool,
 }
 
 /// A rank's records of a group.
@@ -27,6 +25,7 @@ pub(super) struct Member<'a> {
     /// The collectives by number. Coalesced ones share a number.
     pub(super) collectives: BTreeMap<u64, Vec<&'a Entry>>,
     point_to_point: Vec<&'a Entry>,
+    /// `None` also if its numbers may count point-to-point operations too.
     status: Option<Status>,
 }
 
@@ -66,19 +65,13 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
             // Processes count PyTorch's default names, which are numbers, separately, but create such groups in the same order.
             let identity = name.parse::<u64>().map(|_| *count).map_err(|_| name);
             let group = groups.entry((description, ranks.clone(), identity));
-            let group = group.or_insert_with(|| Group {
-                name,
-                description,
-                ranks,
-                members: BTreeMap::new(),
-                has_status_of_collectives: false,
-            });
+            let group = group.or_insert_with(|| Group { name, description, ranks, members: BTreeMap::new() });
             group.members.insert(*rank, of_name.remove(name).unwrap_or_default());
         }
     }
     let mut groups: Vec<Group<'_>> = groups.into_values().collect();
-    for group in &mut groups {
-        group.has_status_of_collectives = has_status_of_collectives(&group.members);
+    for group in groups.iter_mut().filter(|group| !has_status_of_collectives(&group.members)) {
+        group.members.values_mut().for_each(|member| member.status = None);
     }
     Ok(groups)
 }
@@ -107,19 +100,12 @@ fn names(dump: &Dump) -> BTreeMap<u64, &str> {
 
 /// Returns whether the last entry of each rank that has one is the last call of its status.
 fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
-    let mut is_confirmed = false;
-    for member in members.values() {
-        let last = member.collectives.last_key_value().map(|(number, _)| *number);
-        match (last, member.status) {
-            _ if !member.point_to_point.is_empty() => return false,
-            (Some(last), Some(status)) if i64::try_from(last) != Ok(status.last_enqueued_collective) => {
-                return false;
-            }
-            (Some(_), Some(_)) => is_confirmed = true,
-            _ => {}
-        }
-    }
-    is_confirmed
+    let last = |member: &Member<'_>| Some((*member.collectives.last_key_value()?.0, member.status?));
+    let agrees = |(last, status): (u64, Status)| i64::try_from(last) == Ok(status.last_enqueued_collective);
+    let mut agree = members.values().filter_map(last).map(agrees).peekable();
+    members.values().all(|member| member.point_to_point.is_empty())
+        && agree.peek().is_some()
+        && agree.all(|agrees| agrees)
 }
 
 impl Group<'_> {
@@ -127,14 +113,12 @@ impl Group<'_> {
     pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
         let member = self.members.get(&rank)?;
         let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
-        let status = member.status.filter(|_| self.has_status_of_collectives);
-        recorded.or_else(|| u64::try_from(status?.last_enqueued_collective.max(0)).ok())
+        recorded.or_else(|| u64::try_from(member.status?.last_enqueued_collective.max(0)).ok())
     }
 
     /// Returns the number of the last collective that a rank has completed, if its dump contains it.
     pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
-        let status = self.members.get(&rank)?.status.filter(|_| self.has_status_of_collectives)?;
-        u64::try_from(status.last_completed_collective.max(0)).ok()
+        u64::try_from(self.members.get(&rank)?.status?.last_completed_collective.max(0)).ok()
     }
 }
 
