@@ -161,21 +161,15 @@ pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec
 /// left out.
 pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
+    let candidates = candidates.into_iter().filter(|file| file.is_named || is_json(&file.path));
     for Candidate { path, is_named, bytes } in candidates {
-        if !is_named && !is_json(&path) {
-            continue;
-        }
-        let (error, is_foreign) = match bytes {
-            Err(error) => (error, false),
+        match bytes {
+            Err(error) => all.leave_out(error, is_named, true)?,
             Ok(text) => match parse(&text, &path) {
-                Ok(own) => {
-                    parsed.push((path, is_named, own));
-                    continue;
-                }
-                Err(error) => (error, is_foreign(&text)),
+                Ok(own) => parsed.push((path, is_named, own)),
+                Err(error) => all.leave_out(error, is_named, !is_foreign(&text))?,
             },
-        };
-        all.leave_out(error, is_named, !is_foreign)?;
+        }
     }
     let are_earlier = earlier(parsed.iter().map(|(.., own)| &own[..]).collect());
     let (mut known, mut is_empty) = (BTreeMap::new(), true);
@@ -225,18 +219,14 @@ fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
             break;
         }
     }
-    let mut written: BTreeMap<usize, u64> = BTreeMap::new();
-    let mut begun: BTreeMap<usize, Option<u64>> = BTreeMap::new();
-    for (own, group) in recordings.iter().zip(&groups) {
-        for (.., rank) in *own {
-            let last = written.entry(*group).or_default();
-            *last = rank.read.max(*last);
-            let Some(first) = rank.records.first() else { continue };
-            let first = rank.is_whole().then_some(first.queued_ns);
-            begun.entry(*group).and_modify(|begun| *begun = first.min(*begun)).or_insert(first);
-        }
-    }
-    let newest = begun.into_values().flatten().max();
+    let of_groups = recordings.iter().zip(&groups);
+    let ranks = of_groups.flat_map(|(own, group)| own.iter().map(|(.., rank)| (*group, rank))).collect_vec();
+    let written = ranks.iter().map(|(group, rank)| (*group, rank.read)).into_grouping_map().max();
+    let begun = ranks.iter().filter_map(|(group, rank)| {
+        let first = rank.records.first()?;
+        Some((*group, rank.is_whole().then_some(first.queued_ns)))
+    });
+    let newest = begun.into_grouping_map().min().into_values().flatten().max();
     let is_earlier =
         |group: &usize| newest.zip(written.get(group)).is_some_and(|(begun, last)| *last < begun);
     groups.iter().map(is_earlier).collect()

@@ -92,14 +92,11 @@ impl Output {
             parameters: parameters.report(),
             ..Report::default()
         };
-        let table = if self.has_table() {
-            let mut table = Table::new(output::stdout());
+        let mut table = self.has_table().then(|| Table::new(output::stdout()));
+        if let Some(table) = &mut table {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
             table.head(&library, &report.library, parameters, ranks)?;
-            Some(table)
-        } else {
-            None
-        };
+        }
         *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
     }
