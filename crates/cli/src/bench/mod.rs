@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use itertools::Itertools;
 use libnccl::{Config, Version};
 
 use crate::output::{keep_libraries_out, write_to_stderr};
@@ -141,7 +142,7 @@ fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) ->
     let mut ranks = Ranks::new(job, thread, memories, &config(job, first))?;
     let created = ranks_free_bytes(&ranks)?;
     let descriptions = ranks.describe()?;
-    let has_one_clock = descriptions.iter().all(|one| one.rank.host == descriptions[0].rank.host);
+    let has_one_clock = descriptions.iter().map(|one| &one.rank.host).all_equal();
     let prints = job.rank(thread) == 0;
     let Some(all) = fitting(&descriptions, all, prints)? else { return Ok(true) };
     if prints {

@@ -98,14 +98,10 @@ impl<'a> Ranks<'a> {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
-        let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take().map_or(Ok(()), |from| self.copy(stdout, from));
+        let stderr = child.stderr.take().map_or(Ok(()), |from| self.copy(stderr, from));
         let mut child = Rank { child, status: None, sent: None };
-        let streams = [
-            from_stdout.map(|from| self.copy(stdout, from)),
-            from_stderr.map(|from| self.copy(stderr, from)),
-        ];
-        let watched = streams.into_iter().flatten().collect::<Result<()>>();
-        let watched = watched.and_then(|()| self.watch(rank, child.pid()));
+        let watched = stdout.and(stderr).and_then(|()| self.watch(rank, child.pid()));
         if watched.is_err() {
             let _ = child.child.kill();
             child.status = child.child.wait().ok();
