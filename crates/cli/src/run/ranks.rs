@@ -30,6 +30,9 @@ struct Rank {
     sent: Option<Signal>,
 }
 
+/// The exit status of a rank, if it has exited, and the last signal that it was sent before.
+type End = (Option<ExitStatus>, Option<Signal>);
+
 impl Rank {
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
@@ -163,8 +166,7 @@ impl<'a> Ranks<'a> {
         if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
         }
-        // The exit status of ranks that have exited, and the last signal that they were sent before.
-        let mut ways: Vec<((Option<ExitStatus>, Option<Signal>), Vec<usize>)> = vec![];
+        let mut ways: Vec<(End, Vec<usize>)> = vec![];
         for (number, rank) in self.ranks.iter().enumerate().filter(|(number, _)| Some(*number) != except) {
             let end = (rank.status, rank.sent.filter(|_| rank.status.is_some()));
             match ways.iter_mut().find(|(known, _)| *known == end) {

@@ -30,7 +30,7 @@ pub(super) struct Member<'a> {
 }
 
 pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Group<'_>>> {
-    let mut groups: BTreeMap<(&str, Vec<usize>, Result<usize, &str>), Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<_, Group<'_>> = BTreeMap::new();
     for (rank, (path, dump)) in dumps {
         let names = names(dump);
         let mut of_name: HashMap<&str, Member<'_>> = HashMap::new();
