@@ -4,10 +4,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::slice;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use bytemuck::{cast_slice, cast_slice_mut};
 use cudarc::driver::sys::{
     CUdevice_attribute as Attribute, CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
     cuStreamQuery,
@@ -175,7 +175,7 @@ impl Buffer {
     pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
         let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
         match &mut self.storage {
-            Storage::Host(words) => bytes_mut(words)[part].copy_from_slice(elements),
+            Storage::Host(words) => cast_slice_mut::<_, u8>(words)[part].copy_from_slice(elements),
             Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
                 // SAFETY: the range is within the buffer, and both live until the synchronization below.
@@ -192,7 +192,7 @@ impl Buffer {
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
         let part = self.bytes(part)?;
         match &self.storage {
-            Storage::Host(words) => Ok(Cow::Borrowed(&bytes(words)[part])),
+            Storage::Host(words) => Ok(Cow::Borrowed(&cast_slice::<_, u8>(words)[part])),
             &Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
                 let mut elements = vec![0; part.len()];
@@ -212,7 +212,7 @@ impl Buffer {
         ensure!(to.len() == part.len(), "a copy between buffers of different types");
         match (&mut self.storage, &from.storage) {
             (Storage::Host(own), Storage::Host(from)) => {
-                bytes_mut(own)[to].copy_from_slice(&bytes(from)[part]);
+                cast_slice_mut::<_, u8>(own)[to].copy_from_slice(&cast_slice(from)[part]);
             }
             (&mut Storage::Device { pointer, stream, .. }, &Storage::Device { pointer: from, .. }) => {
                 stream.context().bind_to_thread()?;
@@ -228,7 +228,7 @@ impl Buffer {
     pub(crate) fn part(&self, part: Range<usize>) -> Result<Slice<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
-            Storage::Host(words) => Slice::from_bytes(self.data_type, &bytes(words)[part])?,
+            Storage::Host(words) => Slice::from_bytes(self.data_type, &cast_slice::<_, u8>(words)[part])?,
             // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
             // them on one stream.
             Storage::Device { pointer, .. } => unsafe {
@@ -241,7 +241,9 @@ impl Buffer {
     pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<SliceMut<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &mut self.storage {
-            Storage::Host(words) => SliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
+            Storage::Host(words) => {
+                SliceMut::from_bytes(self.data_type, &mut cast_slice_mut::<_, u8>(words)[part])?
+            }
             // SAFETY: as in `part`, and the borrow is exclusive.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start) as *mut u8;
@@ -259,7 +261,7 @@ impl Buffer {
         let (read, written) = (self.bytes(read)?, self.bytes(written)?);
         let (read, written): (Slice<'_, u8>, SliceMut<'_, u8>) = match &mut self.storage {
             Storage::Host(words) => {
-                let parts = bytes_mut(words).get_disjoint_mut([read, written]);
+                let parts = cast_slice_mut::<_, u8>(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
                 ((&*read).into(), written.into())
             }
@@ -288,16 +290,6 @@ impl Buffer {
         let size = self.data_type.size();
         Ok(part.start * size..part.end * size)
     }
-}
-
-fn bytes(words: &[u64]) -> &[u8] {
-    // SAFETY: the same memory, in which any bytes are valid, for the same time.
-    unsafe { slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
-}
-
-fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: as in `bytes`, and the borrow is exclusive.
-    unsafe { slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 fn address(pointer: CUdeviceptr, byte: usize) -> CUdeviceptr {

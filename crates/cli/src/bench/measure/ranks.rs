@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use bytemuck::cast_slice;
 use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -125,10 +126,7 @@ impl Ranks {
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
-            let bytes: Vec<u8> = part.iter().flat_map(|number| number.to_ne_bytes()).collect();
-            for member in &mut self.members {
-                member.numbers.write(0, &bytes)?;
-            }
+            self.members.iter_mut().try_for_each(|member| member.numbers.write(0, cast_slice(part)))?;
             self.reduce_numbers(part.len(), op)?;
             let member = self.members.first().context("a thread without ranks")?;
             let bytes = member.numbers.read(0..part.len())?;
