@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
+use bytemuck::pod_read_unaligned as read;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use itertools::Itertools;
@@ -301,19 +302,20 @@ impl Arithmetic {
     /// Returns the number in the first of these bytes.
     pub(crate) fn number(self, bytes: &[u8]) -> Number {
         let float = |value: f32| Number::Float(value.into());
+        let bytes = &bytes[..self.size()];
         match self.data_type {
-            DataType::Int8 => Number::Integer(i8::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint8 => Number::Integer(u8::from_ne_bytes(first(bytes)).into()),
-            DataType::Int32 => Number::Integer(i32::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint32 => Number::Integer(u32::from_ne_bytes(first(bytes)).into()),
-            DataType::Int64 => Number::Integer(i64::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint64 => Number::Integer(u64::from_ne_bytes(first(bytes)).into()),
-            DataType::Float16 => float(f16::from_ne_bytes(first(bytes)).to_f32()),
-            DataType::Bfloat16 => float(bf16::from_ne_bytes(first(bytes)).to_f32()),
+            DataType::Int8 => Number::Integer(read::<i8>(bytes).into()),
+            DataType::Uint8 => Number::Integer(read::<u8>(bytes).into()),
+            DataType::Int32 => Number::Integer(read::<i32>(bytes).into()),
+            DataType::Uint32 => Number::Integer(read::<u32>(bytes).into()),
+            DataType::Int64 => Number::Integer(read::<i64>(bytes).into()),
+            DataType::Uint64 => Number::Integer(read::<u64>(bytes).into()),
+            DataType::Float16 => float(f16::from_bits(read(bytes)).to_f32()),
+            DataType::Bfloat16 => float(bf16::from_bits(read(bytes)).to_f32()),
             DataType::Float8e4m3 => float(F8E4M3::from_bits(bytes[0]).to_f32()),
             DataType::Float8e5m2 => float(F8E5M2::from_bits(bytes[0]).to_f32()),
-            DataType::Float32 => float(f32::from_ne_bytes(first(bytes))),
-            _ => Number::Float64(f64::from_ne_bytes(first(bytes))),
+            DataType::Float32 => float(read(bytes)),
+            _ => Number::Float64(read(bytes)),
         }
     }
 }
@@ -335,10 +337,6 @@ impl Display for Number {
             Self::Float(value) => (*value as f32).fmt(f),
         }
     }
-}
-
-fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
 fn padded(bytes: &[u8]) -> [u8; 8] {

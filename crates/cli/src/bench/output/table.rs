@@ -20,13 +20,11 @@ pub(crate) struct Table<W> {
     out: W,
     /// The number of results with mismatches, which nccl-tests counts instead of the mismatches.
     wrong_results: usize,
-    /// The width of the column with the time of each row, or 0 without this column.
-    timestamp: usize,
 }
 
 impl<W: Write> Table<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self { out, wrong_results: 0, timestamp: 0 }
+        Self { out, wrong_results: 0 }
     }
 
     /// Writes the library and its file, the CUDA emulation if there is one, the parameters, the ranks and the column titles.
@@ -93,7 +91,7 @@ impl<W: Write> Table<W> {
         let Columns { report_cputime, report_timestamps, per_iter_timing, .. } = parameters.columns;
         let time = if report_cputime { "cputime" } else { "time" };
         let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
-        self.timestamp = if report_timestamps { 19 } else { 0 };
+        let width = if report_timestamps { 19 } else { 0 };
         let mut both = "         out-of-place                       in-place          ";
         let [mut titles, mut units] = <[String; 2]>::default();
         if per_iter_timing {
@@ -108,7 +106,6 @@ impl<W: Write> Table<W> {
         ] {
             let [time, algbw, busbw, wrong] = columns;
             let form = format!("  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}{more}");
-            let width = self.timestamp;
             writeln!(self.out, "# {}{form}{form} {last:>width$}", fields(10, names))?;
         }
         Ok(())
@@ -133,7 +130,7 @@ impl<W: Write> Table<W> {
                 line += &iteration_columns(texts.each_ref().map(String::as_str));
             }
         }
-        if self.timestamp > 0 {
+        if parameters.columns.report_timestamps {
             let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
             line += &format!("{:>21}", now.replace('T', " ").trim_end_matches('Z'));
         }
