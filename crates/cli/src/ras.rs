@@ -247,11 +247,8 @@ fn table(report: &Report) -> String {
     };
     let mut lines = vec![line("communicator", "ranks", "missing", "state", "launched")];
     for one in &report.communicators {
-        let mut states: BTreeSet<String> = one.ranks.iter().map(state).collect();
-        if one.is_initialising() {
-            states.insert(RankState::Init.to_string());
-        }
-        let states = states.iter().join(",");
+        let init = one.is_initialising().then(|| RankState::Init.to_string());
+        let states = one.ranks.iter().map(state).chain(init).sorted().dedup().join(",");
         let [size, missing] = [one.size, one.unanswered()].map(|number| number.to_string());
         lines.push(line(&one.id().to_string(), &size, &missing, &states, &launched(one)));
     }
