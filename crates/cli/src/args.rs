@@ -3,12 +3,12 @@
 use std::env::consts::{ARCH, OS};
 use std::fs;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
-use clap::{Arg, Args, Command, Parser, Subcommand, ValueHint};
+use clap::{Arg, Command, Parser, Subcommand, ValueHint};
 use clap_complete::{Shell, generate};
 use libnccl::Version;
 
@@ -16,7 +16,7 @@ use crate::bench::BenchArguments;
 use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
 use crate::ras::RasArguments;
-use crate::recorder::RecorderArguments;
+use crate::recorder::RecorderCommand;
 use crate::run::RunArguments;
 use crate::trace::TraceArguments;
 
@@ -41,15 +41,26 @@ pub(crate) enum Subcommands {
     /// Report which ranks of a running job are late, stuck, failed or dead
     Ras(RasArguments),
     /// Compare what the ranks of a job have recorded
-    Recorder(RecorderArguments),
+    #[command(subcommand)]
+    Recorder(RecorderCommand),
     /// Start the ranks of a program on this host
     Run(RunArguments),
     /// Record the operations of any program
     Trace(TraceArguments),
     /// Print the completions of a shell
-    Completions(CompletionsArguments),
+    #[command(after_help = include_str!("help/completions.txt").trim_end())]
+    Completions {
+        /// Shell that reads them
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: Shell,
+    },
     /// Write the manual pages
-    Man(ManArguments),
+    #[command(after_help = "Example:\n  nccl man ~/.local/share/man/man1 && man nccl-doctor")]
+    Man {
+        /// Directory to write them into; created if need be
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
 }
 
 /// The version, and the features of the build.
@@ -64,19 +75,11 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-#[derive(Debug, Args)]
-#[command(after_help = include_str!("help/completions.txt").trim_end())]
-pub(crate) struct CompletionsArguments {
-    /// Shell that reads them
-    #[arg(value_enum, value_name = "SHELL")]
-    shell: Shell,
-}
-
-pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn completions(shell: Shell, mut command: Command) -> Result<ExitCode> {
     command.build();
     // clap_complete panics if it cannot write.
     let mut text = Vec::new();
-    generate(arguments.shell, &mut visible(&command), "nccl", &mut text);
+    generate(shell, &mut visible(&command), "nccl", &mut text);
     stdout().write_all(&text)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -104,16 +107,7 @@ fn without_files(argument: &Arg) -> Arg {
     }
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  nccl man ~/.local/share/man/man1 && man nccl-doctor")]
-pub(crate) struct ManArguments {
-    /// Directory to write them into; created if need be
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
-    directory: PathBuf,
-}
-
-pub(crate) fn man(arguments: &ManArguments, command: Command) -> Result<ExitCode> {
-    let directory = &arguments.directory;
+pub(crate) fn man(directory: &Path, command: Command) -> Result<ExitCode> {
     let failed = || format!("cannot write the manual pages into {}", directory.display());
     fs::create_dir_all(directory).with_context(failed)?;
     clap_mangen::generate_to(command.disable_help_subcommand(true), directory).with_context(failed)?;

@@ -10,8 +10,7 @@ use clap::Args;
 use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
-use crate::nccl_file::NcclFile;
-use crate::nccl_file::{KNOWN, Variables};
+use crate::nccl_file::{KNOWN, NcclFile, Variables};
 use crate::settings::{Setting, Settings};
 use crate::system::System;
 use crate::{library, output};
@@ -71,9 +70,17 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         let reported = parameters.as_ref().and_then(|parameters| default(parameters, name));
         reported.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
     };
-    let mut variables = variables(&known, &settings, default);
+    let variable = |name: &str| {
+        let (value, origin) = match settings.get(name) {
+            Some(Setting { value, origin }) => (Some(value.clone()), origin.to_string()),
+            None => (default(name), "default".into()),
+        };
+        Variable { name: name.into(), value, origin, known: known.contains(name) }
+    };
+    let names: BTreeSet<&str> =
+        known.iter().map(String::as_str).chain(settings.iter().map(|(name, _)| name)).collect();
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
-    variables.retain(|variable| variable.name.contains(&filter));
+    let variables: Vec<_> = names.into_iter().filter(|name| name.contains(&filter)).map(variable).collect();
     if arguments.json {
         if nccl.is_none() {
             output::write_to_stderr(&format!("{title}\n"));
@@ -90,24 +97,6 @@ fn default(parameters: &Parameters, name: &str) -> Option<String> {
     // NCCL's text for the level if logging is off.
     let text = parameters.get::<String>(name).ok().flatten().filter(|text| text != "<unknown>");
     text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
-}
-
-/// Returns the variables that the library reads, and all set variables.
-fn variables(
-    known: &BTreeSet<String>,
-    settings: &Settings,
-    default: impl Fn(&str) -> Option<String>,
-) -> Vec<Variable> {
-    let set = settings.iter().map(|(name, _)| name.to_owned());
-    let names: BTreeSet<_> = known.iter().cloned().chain(set).collect();
-    let variable = |name: String| {
-        let (value, origin) = match settings.get(&name) {
-            Some(Setting { value, origin }) => (Some(value.clone()), origin.to_string()),
-            None => (default(&name), "default".into()),
-        };
-        Variable { known: known.contains(&name), name, value, origin }
-    };
-    names.into_iter().map(variable).collect()
 }
 
 fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::Result<()> {

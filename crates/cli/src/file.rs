@@ -73,10 +73,7 @@ fn unfinished(path: &Path) -> io::Result<Option<(NamedTempFile<File>, PathBuf)>>
         return Ok(None);
     }
     let (place, old) = match fs::canonicalize(path) {
-        Ok(place) => {
-            let old = fs::metadata(&place)?;
-            (place, Some(old))
-        }
+        Ok(place) => (place.clone(), Some(fs::metadata(&place)?)),
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => (path.to_owned(), None),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

@@ -38,11 +38,11 @@ pub fn main() -> ExitCode {
         Subcommands::Doctor(arguments) => doctor::run(&arguments),
         Subcommands::Env(arguments) => env::run(&arguments),
         Subcommands::Ras(arguments) => ras::run(&arguments),
-        Subcommands::Recorder(arguments) => recorder::run(&arguments),
+        Subcommands::Recorder(command) => recorder::run(&command),
         Subcommands::Run(arguments) => run::run(&arguments),
         Subcommands::Trace(arguments) => trace::run(&arguments),
-        Subcommands::Completions(arguments) => args::completions(&arguments, Arguments::command()),
-        Subcommands::Man(arguments) => args::man(&arguments, Arguments::command()),
+        Subcommands::Completions { shell } => args::completions(shell, Arguments::command()),
+        Subcommands::Man { directory } => args::man(&directory, Arguments::command()),
     };
     result.unwrap_or_else(|error| {
         if output::is_closed(&error) {

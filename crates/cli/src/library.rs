@@ -2,22 +2,18 @@
 #![allow(unsafe_code)]
 
 use std::error::Error;
-use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use anyhow::Result;
-use cuda_common::Interface;
+use cuda_common::{Interface, object_of};
 use cudarc::driver::CudaContext;
-
-use crate::nccl_file::Cuda;
-
-#[cfg(not(feature = "link"))]
-use anyhow::bail;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::{Backend, Nccl};
+
+use crate::nccl_file::Cuda;
 
 /// Loads the file that the user named, or searches the system for a library.
 pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
@@ -41,15 +37,12 @@ pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
     }
 }
 
-#[cfg(feature = "link")]
+/// Fails if this program is not linked with a library.
 pub(crate) fn linked() -> Result<Nccl> {
-    Ok(Nccl::linked()?)
-}
-
-/// Returns an error: this program is not linked with a library.
-#[cfg(not(feature = "link"))]
-pub(crate) fn linked() -> Result<Nccl> {
-    bail!("this program is not linked with NCCL: expected one that was built with `--features link`")
+    #[cfg(feature = "link")]
+    return Ok(Nccl::linked()?);
+    #[cfg(not(feature = "link"))]
+    anyhow::bail!("this program is not linked with NCCL: expected one that was built with `--features link`")
 }
 
 /// Loads the file that the user named, or the one that this program is linked with, or searches; always at run time.
@@ -163,13 +156,5 @@ pub(crate) fn emulation() -> Option<PathBuf> {
     let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
     // SAFETY: only the address is used. No other driver has this symbol.
     let interface = unsafe { driver.get::<*const c_void>(Interface::SYMBOL.to_bytes_with_nul()) };
-    let interface = interface.ok()?.as_raw_ptr();
-    let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr accepts any address, and the result is writable.
-    if unsafe { libc::dladdr(interface, information.as_mut_ptr()) } == 0 {
-        return None;
-    }
-    // SAFETY: dladdr has filled it in, and has found a file, whose name is a C string: the driver is never unloaded.
-    let file = unsafe { CStr::from_ptr(information.assume_init().dli_fname) };
-    Some(OsStr::from_bytes(file.to_bytes()).into())
+    object_of(interface.ok()?.as_raw_ptr().addr())
 }

@@ -34,7 +34,7 @@ pub(crate) struct NcclFile {
     pub(crate) identity: Identity,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cuda {
     pub(crate) major: u32,
     pub(crate) minor: u32,
@@ -76,10 +76,8 @@ impl NcclFile {
         let defines = || {
             let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
             let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
-            let is_nccl = |symbol: object::read::elf::ElfSymbol64<'_, '_, Endianness, _>| {
-                symbol.is_definition() && symbol.name() == Ok("ncclGetUniqueId")
-            };
-            Some(file.dynamic_symbols().any(is_nccl))
+            let mut symbols = file.dynamic_symbols();
+            Some(symbols.any(|symbol| symbol.is_definition() && symbol.name() == Ok("ncclGetUniqueId")))
         };
         defines().unwrap_or(false)
     }
@@ -88,17 +86,13 @@ impl NcclFile {
         let mut found = Self::default();
         for text in constants.split(|byte| !(0x20..0x7f).contains(byte)) {
             let Ok(text) = std::str::from_utf8(text) else { continue };
-            found.is_cpu_backend |= text.contains(CPU_BACKEND);
-            if let Some((version, cuda)) =
-                text.strip_prefix("NCCL version ").and_then(|rest| rest.split_once("+cuda"))
-            {
-                found.version = version.parse().ok();
-                found.cuda = cuda.parse().ok();
-            } else if text.starts_with(UNKNOWN_WORD) {
-                found.refuses_unknown_words = true;
-            } else if let Some(name) = variable(text) {
-                found.variables.insert(name.into());
+            let versions = text.strip_prefix("NCCL version ").and_then(|rest| rest.split_once("+cuda"));
+            if let Some((version, cuda)) = versions {
+                (found.version, found.cuda) = (version.parse().ok(), cuda.parse().ok());
             }
+            found.is_cpu_backend |= text.contains(CPU_BACKEND);
+            found.refuses_unknown_words |= text.starts_with(UNKNOWN_WORD);
+            found.variables.extend(variable(text).map(str::to_owned));
         }
         found
     }
@@ -156,11 +150,9 @@ pub(crate) struct Variables {
 
 impl Variables {
     pub(crate) fn of(file: &NcclFile) -> Self {
-        if file.variables.len() >= MANY {
-            Self { names: file.variables.clone(), is_cpu: false }
-        } else {
-            Self { names: KNOWN.cpu_backend.clone(), is_cpu: true }
-        }
+        let is_cpu = file.variables.len() < MANY;
+        let names = if is_cpu { &KNOWN.cpu_backend } else { &file.variables };
+        Self { names: names.clone(), is_cpu }
     }
 }
 

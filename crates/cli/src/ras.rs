@@ -9,13 +9,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use itertools::Itertools;
 use libnccl_observe::ras::{
     EventGroup, RankReport, RankState, RasClient, RasError, Report, ReportedCommunicator, Verdict, verdicts,
 };
 use serde_json::{Value, json};
 
-use crate::output;
-use crate::output::{in_line, in_lines, stdout};
+use crate::output::{self, in_line, in_lines, stdout};
 
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("help/ras.txt").trim_end())]
@@ -86,12 +86,12 @@ pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
 }
 
 fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
-    let Some(interval) = arguments.watch else { return Ok(report(client, arguments, None)?.0) };
+    let Some(interval) = arguments.watch else { return report(client, arguments, &mut None) };
     let (mut before, mut absent) = (None, String::new());
     loop {
-        match report(client, arguments, before.take()) {
-            Ok((_, last)) => {
-                (before, absent) = (last, String::new());
+        match report(client, arguments, &mut before) {
+            Ok(_) => {
+                absent.clear();
                 thread::sleep(interval);
                 if !arguments.json {
                     writeln!(stdout())?;
@@ -116,19 +116,18 @@ fn is_absence(error: &anyhow::Error) -> bool {
     matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
 }
 
-/// Prints one report. Returns the exit status, and the report to compare the next one with.
-fn report(
-    client: &RasClient,
-    arguments: &RasArguments,
-    before: Option<(Report, Instant)>,
-) -> Result<(ExitCode, Option<(Report, Instant)>)> {
-    let (reports, elapsed) = match sample(client, before) {
+/// A report, and the time when it was printed.
+type Printed = (Report, Instant);
+
+/// Prints one report, and stores it in `before`, which has the one to compare it with. Returns the exit status.
+fn report(client: &RasClient, arguments: &RasArguments, before: &mut Option<Printed>) -> Result<ExitCode> {
+    let (reports, elapsed) = match sample(client, before.take()) {
         Err(RasError::Unsupported { since, .. }) => {
-            return Ok((report_as_text(client, since, arguments.watch.is_some())?, None));
+            return report_as_text(client, since, arguments.watch.is_some());
         }
         sampled => sampled?,
     };
-    let Some(last) = reports.last() else { return Ok((ExitCode::FAILURE, None)) };
+    let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
     let found = Found { verdicts: verdicts(&reports), last, reports: reports.len(), elapsed };
     if arguments.prometheus {
         write!(stdout(), "{}", metrics(last, &found.verdicts))?;
@@ -143,7 +142,8 @@ fn report(
         false => u8::from(is_empty(last)),
     };
     // Counters that do not change until the next report are frozen for that long.
-    Ok((code.into(), Some((last.clone(), Instant::now()))))
+    *before = Some((last.clone(), Instant::now()));
+    Ok(code.into())
 }
 
 fn now() -> impl Display {
@@ -156,10 +156,7 @@ fn is_empty(report: &Report) -> bool {
 }
 
 /// Takes reports for [`SAMPLING`], at least two. Returns `before` followed by these reports, and the time since the first one.
-fn sample(
-    client: &RasClient,
-    before: Option<(Report, Instant)>,
-) -> Result<(Vec<Report>, Duration), RasError> {
+fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, Duration), RasError> {
     let start = Instant::now();
     let first = before.as_ref().map_or(start, |(_, at)| *at);
     let mut reports: Vec<Report> = before.into_iter().map(|(report, _)| report).collect();
@@ -250,11 +247,8 @@ fn table(report: &Report) -> String {
     };
     let mut lines = vec![line("communicator", "ranks", "missing", "state", "launched")];
     for one in &report.communicators {
-        let mut states: BTreeSet<String> = one.ranks.iter().map(state).collect();
-        if one.is_initializing() {
-            states.insert(RankState::Init.to_string());
-        }
-        let states = states.into_iter().collect::<Vec<_>>().join(",");
+        let init = one.is_initializing().then(|| RankState::Init.to_string());
+        let states = one.ranks.iter().map(state).chain(init).sorted().dedup().join(",");
         let [size, missing] = [one.size, one.unresponsive()].map(|number| number.to_string());
         lines.push(line(&one.id().to_string(), &size, &missing, &states, &launched(one)));
     }
@@ -279,8 +273,8 @@ fn launched(communicator: &ReportedCommunicator) -> String {
     let text = |(name, (least, most)): (&str, (u64, u64))| {
         if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
     };
-    let ranges: Vec<String> = used.map(text).collect();
-    if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
+    let ranges = used.map(text).join(", ");
+    if ranges.is_empty() { "nothing".into() } else { ranges }
 }
 
 /// Prints the report of an NCCL without JSON, which the verdicts need.
@@ -331,12 +325,11 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let communicators: Vec<&ReportedCommunicator> =
         report.communicators.iter().filter(|one| !one.is_initializing()).collect();
     let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
-    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-    for verdict in verdicts {
+    let kind = |verdict: &Verdict| {
         let kind = serde_json::to_value(&verdict.kind).ok();
-        let kind = kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned));
-        *kinds.entry(kind.unwrap_or_default()).or_default() += 1;
-    }
+        kind.and_then(|kind| kind["verdict"].as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    let kinds = verdicts.iter().map(kind).counts().into_iter().sorted();
     let help = "Communicators of the job, as seen by the process that responded";
     out.family("nccl_ras_communicators", "gauge", help);
     out.sample(&[("version", &report.nccl_version)], communicators.len());
@@ -358,7 +351,7 @@ fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         error.into_iter().for_each(|error| out.sample(&[hash, secondary, ("rank", &rank.rank)], error));
     }
     out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
-    kinds.iter().for_each(|(kind, count)| out.sample(&[("verdict", kind)], count));
+    kinds.for_each(|(kind, count)| out.sample(&[("verdict", &kind)], count));
     out.family("nccl_ras_problems", "gauge", "Conclusions that something is wrong");
     out.sample(&[], verdicts.iter().filter(|verdict| verdict.is_problem()).count());
     out.family("nccl_ras_collection_seconds", "gauge", "Time that the job took for the report");
@@ -392,9 +385,9 @@ impl Metrics {
 
     fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let name = self.family;
-        let labels: Vec<String> =
-            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let labels =
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         // Only the first of duplicate entries: Prometheus would reject the file.
         if self.known.insert(format!("{name}{labels}")) {
             let _ = writeln!(self.text, "{name}{labels} {value}");

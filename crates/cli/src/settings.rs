@@ -64,21 +64,16 @@ impl Settings {
             name.starts_with("NCCL_") || name.starts_with("LIBNCCL_")
         };
         let environment = system.environment.iter().filter(|(name, _)| is_ours(name));
-        let mut values: BTreeMap<_, _> = environment
-            .map(|(name, value)| {
-                (name.clone(), Setting { value: value.clone(), origin: Origin::Environment })
-            })
-            .collect();
+        let setting = |value: &String| Setting { value: value.clone(), origin: Origin::Environment };
+        let mut values = environment.map(|(name, value)| (name.clone(), setting(value))).collect();
         let named = system.variable("NCCL_CONF_FILE").map(|path| (PathBuf::from(path), true));
         let home = system.variable("HOME").map(|home| (Path::new(home).join(".nccl.conf"), false));
         let paths = named.or(home).into_iter().chain([("/etc/nccl.conf".into(), false)]);
         let files = paths.map(|(path, is_named)| {
             let lines = system.read(&path).map(|text| add_lines(&mut values, &path, &text));
-            let exists = system.exists(&path);
-            ConfigurationFile { path, lines, exists, is_named }
+            ConfigurationFile { exists: system.exists(&path), path, lines, is_named }
         });
-        let files = files.collect();
-        Self { values, files }
+        Self { files: files.collect(), values }
     }
 
     /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of values

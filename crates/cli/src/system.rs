@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
+use itertools::Itertools;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustix::fs::{Access, access, statfs};
@@ -63,8 +64,7 @@ impl SharedMemory {
 /// Returns the variables of this process; none for a set-uid program.
 pub(crate) fn environment() -> BTreeMap<String, String> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
-    let variables = libnccl::internal::environment::variables();
-    variables.map(|(name, value)| (lossy(name), lossy(value))).collect()
+    libnccl::internal::environment::variables().map(|(name, value)| (lossy(name), lossy(value))).collect()
 }
 
 impl System {
@@ -131,10 +131,7 @@ impl System {
     /// Returns the names in a directory, sorted; none if it cannot be read.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.place(directory)).into_iter().flatten().flatten();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).sorted().collect()
     }
 
     /// Returns the subdirectories of a directory, as paths of the examined machine.

@@ -8,6 +8,7 @@ use std::process::{self, Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueHint};
+use itertools::Itertools;
 use libnccl::internal::PATH_VARIABLE;
 use libnccl::internal::environment::variable;
 use libnccl_observe::variables;
@@ -89,10 +90,9 @@ fn recorder(given: Option<&Path>) -> Result<PathBuf> {
         }
     };
     let Some(found) = candidates.iter().find(|file| file.is_file()) else {
-        let names: Vec<_> = candidates.iter().map(|file| file.display().to_string()).collect();
+        let names = candidates.iter().map(|file| file.display()).join(", nor ");
         bail!(
-            "there is no {}; `cargo xtask trace-so DIR` makes one, and --recorder=DIR/libnccl-trace.so says where it is",
-            names.join(", nor ")
+            "there is no {names}; `cargo xtask trace-so DIR` makes one, and --recorder=DIR/libnccl-trace.so says where it is"
         );
     };
     let found = absolute(found)?;

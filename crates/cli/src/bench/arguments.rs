@@ -32,13 +32,13 @@ pub(crate) struct MeasureArguments {
 
     /// Data type
     #[arg(short = 'd', long, default_value = "float", value_parser = OneOrAllOf(DataType::ALL))]
-    pub(crate) datatype: OneOrAll<DataType>,
+    pub(crate) datatype: Box<[DataType]>,
     /// Reduction
     #[arg(short = 'o', long, default_value = "sum", value_parser = OneOrAllOf(Reduction::ALL))]
-    pub(crate) op: OneOrAll<Reduction>,
+    pub(crate) op: Box<[Reduction]>,
     /// Root of the operations that have one; all or -1 for each rank in turn
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
-    pub(crate) root: OneOrAll<usize>,
+    pub(crate) root: Root,
 
     // A heading also applies to the arguments that follow.
     #[command(flatten, next_help_heading = "Sizes")]
@@ -267,28 +267,15 @@ fn parallel_init(text: &str) -> Result<u8, &'static str> {
     }
 }
 
-fn root(text: &str) -> Result<OneOrAll<usize>, String> {
+/// A rank; `None` for all. Without this name, clap would take the `Option` for an optional argument.
+pub(crate) type Root = Option<usize>;
+
+fn root(text: &str) -> Result<Root, String> {
     if text == "all" || text == "-1" {
-        return Ok(OneOrAll::All);
+        return Ok(None);
     }
-    let rank = whole::<usize>(0..=MAX_RANKS - 1)(text).map(OneOrAll::One);
+    let rank = whole::<usize>(0..=MAX_RANKS - 1)(text).map(Some);
     rank.map_err(|problem| format!("{problem}, or all"))
-}
-
-/// The value of an option that also takes `all`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OneOrAll<T> {
-    One(T),
-    All,
-}
-
-impl<T: Copy> OneOrAll<T> {
-    pub(crate) fn or(self, all: &[T]) -> Vec<T> {
-        match self {
-            Self::One(value) => vec![value],
-            Self::All => all.to_vec(),
-        }
-    }
 }
 
 /// The parser of one of these values, by any of its names, or `all`.
@@ -299,7 +286,7 @@ impl<T> TypedValueParser for OneOrAllOf<T>
 where
     T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>> + Display + Clone + Send + Sync,
 {
-    type Value = OneOrAll<T>;
+    type Value = Box<[T]>;
 
     fn parse_ref(
         &self,
@@ -308,8 +295,8 @@ where
         text: &OsStr,
     ) -> Result<Self::Value, clap::Error> {
         let parse = |text: &str| match text.eq_ignore_ascii_case("all") {
-            true => Ok(OneOrAll::All),
-            false => text.parse::<T>().map(OneOrAll::One),
+            true => Ok(self.0.into()),
+            false => text.parse().map(|value| Box::from([value])),
         };
         TypedValueParser::parse_ref(&parse, command, option, text)
     }

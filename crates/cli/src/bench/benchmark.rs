@@ -5,9 +5,7 @@ use std::ops::Range;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use libnccl::buffer::AnyElement;
 use libnccl::observer::{Extent, Operation, Role};
-use libnccl::{Communicator, OnStream, Operator, Result, Slice, SliceMut};
 
 /// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests composes of sends and receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -55,37 +53,6 @@ impl Benchmark {
             Self::Gather => const { Operation::of("gather") },
             Self::Scatter => const { Operation::of("scatter") },
             Self::SendRecv => const { Operation::of("send_recv") },
-        }
-    }
-
-    /// Calls the operation, if it is one of libnccl's. In place, only the second buffer is used.
-    pub(crate) fn start<'b, 'c>(
-        self,
-        comm: &'c Communicator,
-        (send, recv): (Slice<'b, AnyElement>, SliceMut<'b, AnyElement>),
-        in_place: bool,
-        op: Operator<'b, AnyElement>,
-        root: usize,
-        on: OnStream<'b, 'c>,
-    ) -> Result<()> {
-        match (self, in_place) {
-            (Self::AllReduce, false) => comm.all_reduce(send, recv, op, on),
-            (Self::AllReduce, true) => comm.all_reduce_in_place(recv, op, on),
-            (Self::Broadcast, false) => comm.broadcast(send, recv, root, on),
-            (Self::Broadcast, true) => comm.broadcast_in_place(recv, root, on),
-            (Self::Reduce, false) => comm.reduce(send, recv, op, root, on),
-            (Self::Reduce, true) => comm.reduce_in_place(recv, op, root, on),
-            (Self::AllGather, false) => comm.all_gather(send, recv, on),
-            (Self::AllGather, true) => comm.all_gather_in_place(recv, on),
-            (Self::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, on),
-            (Self::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, on),
-            (Self::AllToAll, _) => comm.all_to_all(send, recv, on),
-            (Self::Gather, false) => comm.gather(send, recv, root, on),
-            (Self::Gather, true) => comm.gather_in_place(recv, root, on),
-            (Self::Scatter, false) => comm.scatter(send, recv, root, on),
-            (Self::Scatter, true) => comm.scatter_in_place(recv, root, on),
-            // Several calls, for which the measurement has loops.
-            (Self::AllToAllV | Self::SendRecv | Self::HyperCube, _) => Ok(()),
         }
     }
 

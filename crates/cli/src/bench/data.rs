@@ -5,8 +5,10 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
+use bytemuck::pod_read_unaligned as read;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
+use itertools::Itertools;
 use libnccl::buffer::AnyElement;
 use libnccl::{Communicator, DataType, PreMulSum, ReduceOp};
 use serde::{Deserialize, Serialize};
@@ -32,13 +34,15 @@ impl Data {
         let arithmetic = self.arithmetic;
         Pattern::new(arithmetic, |index| {
             let values = (0..self.ranks).map(|rank| self.value(rank, index));
-            match self.op {
-                Reduction::Op(ReduceOp::Avg) => arithmetic.quotient(values.sum(), self.ranks),
-                Reduction::Op(op) => arithmetic.integer(reduced(op, values)),
-                Reduction::MulSum => {
-                    arithmetic.integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
-                }
-            }
+            let result = match self.op {
+                Reduction::Op(ReduceOp::Avg) => return arithmetic.quotient(values.sum(), self.ranks),
+                Reduction::Op(ReduceOp::Prod) => values.fold(1, i64::wrapping_mul),
+                Reduction::Op(ReduceOp::Max) => values.max().unwrap_or_default(),
+                Reduction::Op(ReduceOp::Min) => values.min().unwrap_or_default(),
+                Reduction::Op(_) => values.fold(0, i64::wrapping_add),
+                Reduction::MulSum => values.enumerate().map(|(rank, value)| factor(rank) * value).sum(),
+            };
+            arithmetic.integer(result)
         })
     }
 
@@ -73,15 +77,6 @@ impl Data {
             Reduction::MulSum => summand(whole / 2),
             Reduction::Op(_) => random % whole.saturating_add(1),
         }
-    }
-}
-
-fn reduced(op: ReduceOp, values: impl Iterator<Item = i64>) -> i64 {
-    match op {
-        ReduceOp::Prod => values.fold(1, i64::wrapping_mul),
-        ReduceOp::Max => values.max().unwrap_or_default(),
-        ReduceOp::Min => values.min().unwrap_or_default(),
-        _ => values.fold(0, i64::wrapping_add),
     }
 }
 
@@ -132,10 +127,8 @@ impl FromStr for Reduction {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = |reduction: &Self| reduction.to_string().eq_ignore_ascii_case(text);
-        Self::ALL.iter().copied().find(named).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(ToString::to_string).collect();
-            format!("{text:?} is not a reduction; expected {}", names.join(", "))
-        })
+        let problem = || format!("{text:?} is not a reduction; expected {}", Self::ALL.iter().join(", "));
+        Self::ALL.iter().copied().find(named).ok_or_else(problem)
     }
 }
 
@@ -157,11 +150,8 @@ pub(crate) const BLOCK: usize = 1024 * PERIOD;
 impl Pattern {
     /// Creates a pattern from its elements by index, each in the first bytes.
     pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
-        let size = arithmetic.size();
-        let mut bytes = Vec::with_capacity(PERIOD * size);
-        for index in 0..PERIOD {
-            bytes.extend_from_slice(&element(index)[..size]);
-        }
+        let bytes =
+            (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size())).collect();
         Self { arithmetic, bytes }
     }
 
@@ -312,19 +302,20 @@ impl Arithmetic {
     /// Returns the number in the first of these bytes.
     pub(crate) fn number(self, bytes: &[u8]) -> Number {
         let float = |value: f32| Number::Float(value.into());
+        let bytes = &bytes[..self.size()];
         match self.data_type {
-            DataType::Int8 => Number::Integer(i8::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint8 => Number::Integer(u8::from_ne_bytes(first(bytes)).into()),
-            DataType::Int32 => Number::Integer(i32::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint32 => Number::Integer(u32::from_ne_bytes(first(bytes)).into()),
-            DataType::Int64 => Number::Integer(i64::from_ne_bytes(first(bytes)).into()),
-            DataType::Uint64 => Number::Integer(u64::from_ne_bytes(first(bytes)).into()),
-            DataType::Float16 => float(f16::from_ne_bytes(first(bytes)).to_f32()),
-            DataType::Bfloat16 => float(bf16::from_ne_bytes(first(bytes)).to_f32()),
+            DataType::Int8 => Number::Integer(read::<i8>(bytes).into()),
+            DataType::Uint8 => Number::Integer(read::<u8>(bytes).into()),
+            DataType::Int32 => Number::Integer(read::<i32>(bytes).into()),
+            DataType::Uint32 => Number::Integer(read::<u32>(bytes).into()),
+            DataType::Int64 => Number::Integer(read::<i64>(bytes).into()),
+            DataType::Uint64 => Number::Integer(read::<u64>(bytes).into()),
+            DataType::Float16 => float(f16::from_bits(read(bytes)).to_f32()),
+            DataType::Bfloat16 => float(bf16::from_bits(read(bytes)).to_f32()),
             DataType::Float8e4m3 => float(F8E4M3::from_bits(bytes[0]).to_f32()),
             DataType::Float8e5m2 => float(F8E5M2::from_bits(bytes[0]).to_f32()),
-            DataType::Float32 => float(f32::from_ne_bytes(first(bytes))),
-            _ => Number::Float64(f64::from_ne_bytes(first(bytes))),
+            DataType::Float32 => float(read(bytes)),
+            _ => Number::Float64(read(bytes)),
         }
     }
 }
@@ -346,10 +337,6 @@ impl Display for Number {
             Self::Float(value) => (*value as f32).fmt(f),
         }
     }
-}
-
-fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
 fn padded(bytes: &[u8]) -> [u8; 8] {

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use itertools::Itertools;
 use libnccl::{Config, Version};
 
 use crate::output::{keep_libraries_out, write_to_stderr};
@@ -141,8 +142,7 @@ fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) ->
     let mut ranks = Ranks::new(job, thread, memories, &config(job, first))?;
     let created = ranks_free_bytes(&ranks)?;
     let descriptions = ranks.describe()?;
-    let has_one_clock =
-        descriptions.iter().all(|description| description.rank.host == descriptions[0].rank.host);
+    let has_one_clock = descriptions.iter().map(|one| &one.rank.host).all_equal();
     let prints = job.rank(thread) == 0;
     let Some(all) = fitting(&descriptions, all, prints)? else { return Ok(true) };
     if prints {
@@ -203,14 +203,11 @@ fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_
             for bytes in parameters.sizes() {
                 let case = Case { parameters, shape: parameters.shape(bytes)?, in_place: false };
                 let out_of_place = work.measure(case, seed)?;
-                let in_place = if parameters.benchmark.has_in_place() {
-                    Some(work.measure(Case { in_place: true, ..case }, seed + 1)?)
-                } else {
-                    None
-                };
+                let mut in_place = || work.measure(Case { in_place: true, ..case }, seed + 1);
+                let in_place = parameters.benchmark.has_in_place().then(&mut in_place).transpose()?;
                 seed += 2;
                 if let Some(output) = output {
-                    output.row(case, &out_of_place, in_place.as_ref())?;
+                    output.row(case, &[Some(out_of_place), in_place])?;
                 }
             }
             cycle = cycle.wrapping_add(1);

@@ -3,10 +3,11 @@
 use std::iter;
 
 use anyhow::Context;
+use itertools::iproduct;
 use libnccl::{DataType, ReduceOp};
 use serde_json::{Map, Value, json};
 
-use super::arguments::{Blocking, Columns, MeasureArguments, OneOrAll, Procedure, Register};
+use super::arguments::{Blocking, Columns, MeasureArguments, Procedure, Register};
 use super::benchmark::{Benchmark, Shape};
 use super::data::Reduction;
 use crate::value_parser::MAX_RANKS;
@@ -64,27 +65,13 @@ impl Parameters {
             (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
         };
-        let ranks = threads * ranks_per_thread * processes;
-        if threads * ranks_per_thread > MAX_RANKS {
-            return Err(format!(
-                "--nthreads {threads} and --ngpus {ranks_per_thread} make {} ranks of a process: expected at most {MAX_RANKS}",
-                threads * ranks_per_thread
-            ));
+        let of_process = threads * ranks_per_thread;
+        let ranks = of_process * processes;
+        if of_process > MAX_RANKS {
+            let both = format!("--nthreads {threads} and --ngpus {ranks_per_thread}");
+            return Err(format!("{both} make {of_process} ranks of a process: expected at most {MAX_RANKS}"));
         }
         let benchmark = arguments.benchmark;
-        check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
-        let mut ops = arguments.op.or(Reduction::ALL);
-        if !benchmark.has_op() {
-            ops.truncate(1);
-        }
-        let roots = match arguments.root {
-            OneOrAll::One(root) if root >= ranks => {
-                return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
-            }
-            OneOrAll::One(root) => root..root + 1,
-            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
-            OneOrAll::All => 0..1,
-        };
         let first = Self {
             benchmark,
             op: Reduction::Op(ReduceOp::Sum),
@@ -110,13 +97,51 @@ impl Parameters {
                 || arguments.output_file.is_some(),
             parallel_init: arguments.parallel_init.is_some(),
         };
-        let all = arguments.datatype.or(DataType::ALL).into_iter().flat_map(|data_type| {
-            let (first, roots) = (&first, &roots);
-            ops.iter().flat_map(move |&op| {
-                roots.clone().map(move |root| Self { op, data_type, root, ..first.clone() })
-            })
-        });
-        Ok(all.collect())
+        first.check_conflicts(arguments)?;
+        let ops = if benchmark.has_op() { &arguments.op[..] } else { &arguments.op[..1] };
+        let roots = match arguments.root {
+            Some(root) if root >= ranks => {
+                return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
+            }
+            Some(root) => root..root + 1,
+            None if benchmark.operation().has_root() => 0..ranks,
+            None => 0..1,
+        };
+        let all = iproduct!(&arguments.datatype, ops, roots);
+        Ok(all.map(|(&data_type, &op, root)| Self { op, data_type, root, ..first.clone() }).collect())
+    }
+
+    fn check_conflicts(&self, arguments: &MeasureArguments) -> Result<(), String> {
+        let &Self { benchmark, ranks, ranks_per_thread, .. } = self;
+        let on_gpus = self.gpus > 0;
+        let Procedure { iters, agg_iters, blocking, stream_null, local_register, .. } = self.procedure;
+        let Columns { per_iter_timing: timing, per_iter_skip: skip, memory, .. } = self.columns;
+        let graph = self.procedure.cudagraph > 0;
+        let [waits, registers] = [blocking != Blocking::None, local_register != Register::None];
+        let has_policy = self.procedure.cta_policy.is_some();
+        let is_hypercube = benchmark == Benchmark::HyperCube;
+        let grouped = ranks_per_thread > 1 || agg_iters > 1;
+        let both_to_stdout = matches!((&arguments.json, &arguments.csv), (Some(None), Some(None)));
+        let conflicts = [
+            (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
+            (graph && waits, "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
+            (graph && stream_null, "--cudagraph and --stream_null: the default stream cannot be captured"),
+            (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
+            (registers && !on_gpus, "--local_register needs GPUs: host memory is not registered"),
+            (has_policy && !on_gpus, "--cta_policy needs GPUs: it is about their thread blocks"),
+            (memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+            (stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+            (skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+            (skip >= iters, "--per_iter_skip leaves no iteration: expected less than --iters"),
+            (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
+            (
+                is_hypercube && grouped,
+                "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
+            ),
+            (both_to_stdout, "--json and --csv both go to stdout: expected a file for one of them"),
+        ];
+        let conflict = conflicts.into_iter().find(|(conflict, _)| *conflict);
+        conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
     }
 
     /// Returns the limit of the sizes: the requested limit, or the limit by memory.
@@ -214,42 +239,6 @@ pub(crate) struct Case<'a> {
     pub(crate) parameters: &'a Parameters,
     pub(crate) shape: Shape,
     pub(crate) in_place: bool,
-}
-
-fn check_conflicts(
-    arguments: &MeasureArguments,
-    on_gpus: bool,
-    ranks: usize,
-    ranks_per_thread: usize,
-) -> Result<(), String> {
-    let Procedure { iters, agg_iters, blocking, stream_null, local_register, .. } = arguments.procedure;
-    let Columns { per_iter_timing: timing, per_iter_skip: skip, memory, .. } = arguments.columns;
-    let graph = arguments.procedure.cudagraph > 0;
-    let [waits, registers] = [blocking != Blocking::None, local_register != Register::None];
-    let has_policy = arguments.procedure.cta_policy.is_some();
-    let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let grouped = ranks_per_thread > 1 || agg_iters > 1;
-    let both_to_stdout = matches!((&arguments.json, &arguments.csv), (Some(None), Some(None)));
-    let conflicts = [
-        (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
-        (graph && waits, "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
-        (graph && stream_null, "--cudagraph and --stream_null: the default stream cannot be captured"),
-        (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
-        (registers && !on_gpus, "--local_register needs GPUs: host memory is not registered"),
-        (has_policy && !on_gpus, "--cta_policy needs GPUs: it is about their thread blocks"),
-        (memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
-        (skip >= iters, "--per_iter_skip leaves no iteration: expected less than --iters"),
-        (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
-        (
-            is_hypercube && grouped,
-            "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
-        ),
-        (both_to_stdout, "--json and --csv both go to stdout: expected a file for one of them"),
-    ];
-    let conflict = conflicts.into_iter().find(|(conflict, _)| *conflict);
-    conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use itertools::Itertools;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -181,10 +182,7 @@ fn chart(
 
 /// Returns the whole powers that enclose these powers, so that the axes begin and end with a label.
 fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
-    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-    for power in of_values {
-        (least, most) = (least.min(power), most.max(power));
-    }
+    let (least, most) = of_values.minmax_by(f64::total_cmp).into_option().unwrap_or_default();
     let (least, most) = (least.floor() as i32, most.ceil() as i32);
     (least, most.max(least + 1))
 }

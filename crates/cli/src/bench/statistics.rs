@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use itertools::Itertools;
 use serde::Serialize;
 
 use super::output::report::{Iterations, Measured, Report, Row};
@@ -48,9 +49,7 @@ pub(crate) fn iteration_columns(times: &[u64], operations: u32) -> [f64; 4] {
 }
 
 fn sorted(times: &[u64]) -> Vec<u64> {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted
+    times.iter().copied().sorted_unstable().collect()
 }
 
 /// Returns a percentile of the times by the nearest-rank method; 0 without times.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use itertools::Itertools;
 use libnccl::Version;
 use serde::Deserialize;
 
@@ -63,17 +64,11 @@ struct Advisory {
 }
 
 /// A half-open range. A missing bound means the oldest or the newest version.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range<T> {
     from: Option<T>,
     before: Option<T>,
-}
-
-impl<T> Default for Range<T> {
-    fn default() -> Self {
-        Self { from: None, before: None }
-    }
 }
 
 impl<T: PartialOrd> Range<T> {
@@ -146,10 +141,7 @@ impl Advisory {
 
 /// Returns whether a file of this name, in any subdirectory of this directory, has this line.
 fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
-    system
-        .children(directory)
-        .iter()
-        .any(|one| system.line(one.join(file)).is_some_and(|found| found == line))
+    system.children(directory).iter().any(|one| system.line(one.join(file)).as_deref() == Some(line))
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
@@ -157,9 +149,9 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
         ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
     let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
-    let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
+    let undecided = undecided.map(|advisory| &advisory.id).join(", ");
     if !undecided.is_empty() {
-        let (unknown, undecided) = (unknown(examined.driver).join(", "), undecided.join(", "));
+        let unknown = unknown(examined.driver).join(", ");
         findings.push(Finding::warning(
             format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",

@@ -12,6 +12,7 @@ use std::{fs, thread};
 
 use anyhow::Result;
 use cuda_common::finding::REPORT;
+use itertools::Itertools;
 use libnccl::Nccl;
 use libnccl_observe::variables::RECORDER;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
@@ -75,16 +76,13 @@ pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
 
 fn wait(mut child: Child, limit: Duration) -> ChildReport {
     let (sender, lines) = channel();
-    let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|stream| Box::new(stream) as _),
-        child.stderr.take().map(|stream| Box::new(stream) as _),
-    ];
-    for (is_log, stream) in [false, true].into_iter().zip(streams) {
-        let (sender, stream) = (sender.clone(), stream.into_iter());
+    let stdout = child.stdout.take().map(|stream| (false, Box::new(stream) as Box<dyn Read + Send>));
+    let stderr = child.stderr.take().map(|stream| (true, Box::new(stream) as _));
+    for (is_log, stream) in stdout.into_iter().chain(stderr) {
+        let sender = sender.clone();
         // A process that the library started may keep the stream open, so nothing joins this thread.
         thread::spawn(move || {
-            let lines = stream.flat_map(|stream| BufReader::new(stream.take(LONGEST)).split(b'\n'));
-            for line in lines.map_while(std::io::Result::ok) {
+            for line in BufReader::new(stream.take(LONGEST)).split(b'\n').map_while(std::io::Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
                 // The receiver may have timed out.
                 let _ = sender.send((is_log, line));
@@ -92,18 +90,13 @@ fn wait(mut child: Child, limit: Duration) -> ChildReport {
         });
     }
     drop(sender);
-    let (mut report, mut log, mut loaded) = (ChildReport::default(), vec![], None);
     let end = Instant::now() + limit;
-    let is_late = loop {
-        if !matches!(child.try_wait(), Ok(None)) {
-            break false;
-        }
-        if Instant::now() > end {
-            loaded = last_loaded(&child);
-            break true;
-        }
+    let mut runs = || matches!(child.try_wait(), Ok(None));
+    while runs() && Instant::now() <= end {
         thread::sleep(PAUSE);
-    };
+    }
+    let is_late = runs();
+    let loaded = if is_late { last_loaded(&child) } else { None };
     // Includes the processes that the library has started.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let failure = match child.wait() {
@@ -114,6 +107,7 @@ fn wait(mut child: Child, limit: Duration) -> ChildReport {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => None,
         Err(error) => Some(format!("the end of the process is not known: {error}")),
     };
+    let (mut report, mut log) = (ChildReport::default(), vec![]);
     let end = Instant::now() + GRACE;
     while let Ok((is_log, line)) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
         match is_log {
@@ -199,9 +193,9 @@ fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     let mut problems = BTreeMap::new();
     for (variable, prefix) in PLUGINS {
         let names = value(variable).split(',').filter(|name| !name.is_empty());
-        let found: Vec<_> = names.filter_map(|name| open_plugin(name, prefix).err()).collect();
+        let found = names.filter_map(|name| open_plugin(name, prefix).err()).join("; ");
         if !found.is_empty() {
-            problems.insert(variable.into(), found.join("; "));
+            problems.insert(variable.into(), found);
         }
     }
     let is_internal = ["", "IB", "Socket"].iter().any(|name| name.eq_ignore_ascii_case(value("NCCL_NET")));
@@ -278,16 +272,13 @@ impl Probe {
     pub(super) fn reasons(&self) -> String {
         let failure = self.failure.as_deref().unwrap_or("the process printed no result");
         let errors = self.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
-        [failure].into_iter().chain(self.warnings()).chain(errors).collect::<Vec<_>>().join("; ")
+        [failure].into_iter().chain(self.warnings()).chain(errors).join("; ")
     }
 
     pub(crate) fn warnings(&self) -> Vec<&str> {
         let warnings = self.log.iter().filter_map(|line| Some(line.split_once("NCCL WARN ")?.1.trim()));
         // Without a driver, every process has this warning, and the section on the driver reports it.
-        let mut warnings: Vec<_> = warnings.filter(|text| !text.starts_with("Cuda failure")).collect();
-        warnings.dedup();
-        warnings.truncate(3);
-        warnings
+        warnings.filter(|text| !text.starts_with("Cuda failure")).dedup().take(3).collect()
     }
 
     /// Returns the variables that the CPU backend and the CUDA emulation reject.
@@ -304,12 +295,9 @@ impl Probe {
 
     pub(crate) fn set_by_environment(&self) -> Vec<&str> {
         let texts = self.log.iter().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
-        let mut texts: Vec<_> = texts
-            .filter(|text| text.starts_with("NCCL_") && text.contains(" set by environment to "))
-            .filter(|text| !is_forced(text.split(' ').next().unwrap_or_default()))
-            .collect();
-        texts.dedup();
-        texts
+        let texts =
+            texts.filter(|text| text.starts_with("NCCL_") && text.contains(" set by environment to "));
+        texts.filter(|text| !is_forced(text.split(' ').next().unwrap_or_default())).dedup().collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
 use libnccl::internal::places::{
     self, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, IN_PACKAGES, NAMES,
 };
@@ -22,7 +23,6 @@ const LARGE: u64 = 32 << 20;
 const PYTORCH: &str = "torch/lib/libtorch_cuda.so";
 
 /// An NCCL file, or a library that contains NCCL.
-#[derive(Debug)]
 struct Copy {
     path: PathBuf,
     file: NcclFile,
@@ -72,40 +72,34 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let mut findings: Vec<_> =
         packages(system).iter().flat_map(|directory| of_packages(system, directory)).collect();
-    let copies: Vec<_> =
-        on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
     // For an NCCL that is linked into the program, other copies are not a mistake.
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
-    for copy in &copies {
+    for copy in on_machine(system).filter(|copy| Some(&copy.path) != chosen.as_ref()) {
         let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
         let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);
         let difference = library.filter(|library| is_same_version && library.file.identity.size > 0);
         let difference =
             difference.and_then(|library| copy.difference(system, library.path.as_ref()?, &library.file));
+        let text = copy.text();
         findings.push(if let Some(difference) = difference {
-            Finding::warning(
-                format!("another file of the same version: {}: {difference}", copy.text()),
-                "make all programs of a job use one file: these two were built or changed separately",
-            )
+            let advice = "make all programs of a job use one file: these two were built or changed separately";
+            Finding::warning(format!("another file of the same version: {text}: {difference}"), advice)
         } else if loaded.is_some() && !is_same_version {
             let other = if copy.file.version.is_some() { "another version" } else { "another copy" };
-            Finding::warning(
-                format!("{other}: {}", copy.text()),
-                "remove it, or make all programs of a job use one file: ranks of different versions do not connect",
-            )
+            let advice = "remove it, or make all programs of a job use one file: ranks of different versions do not connect";
+            Finding::warning(format!("{other}: {text}"), advice)
         } else {
-            Finding::ok(format!("another copy: {}", copy.text()))
+            Finding::ok(format!("another copy: {text}"))
         });
     }
     findings.extend(in_processes(system));
     if let Some(library) = library
         && !library.other_loaded_libraries.is_empty()
     {
-        let others: Vec<_> =
-            library.other_loaded_libraries.iter().map(|path| path.display().to_string()).collect();
+        let others = library.other_loaded_libraries.iter().map(|path| path.display()).join(", ");
         let advice = "let all users of NCCL in the process load the same file";
-        findings.push(Finding::warning(format!("also in this process: {}", others.join(", ")), advice));
+        findings.push(Finding::warning(format!("also in this process: {others}"), advice));
     }
     if findings.is_empty() {
         findings.push(Finding::ok("no other copy"));
@@ -116,15 +110,11 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
 /// Returns the directories of Python packages: of active environments, of conda environments, of the user and of the system.
 fn packages(system: &System) -> BTreeSet<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["/usr/local", "/usr", "/opt/venv", "/venv"].map(PathBuf::from).into();
-    for variable in ["VIRTUAL_ENV", "PYTHONUSERBASE"] {
-        prefixes.extend(system.variable(variable).map(PathBuf::from));
-    }
+    let named = ["VIRTUAL_ENV", "PYTHONUSERBASE"].into_iter().filter_map(|name| system.variable(name));
+    prefixes.extend(named.map(PathBuf::from));
     let path = system.variable("PATH").unwrap_or_default();
-    prefixes
-        .extend(path.split(':').filter_map(|directory| Some(Path::new(directory).parent()?.to_path_buf())));
-    if let Some(home) = system.variable("HOME") {
-        prefixes.push(Path::new(home).join(".local"));
-    }
+    prefixes.extend(path.split(':').filter_map(|directory| Path::new(directory).parent()).map(PathBuf::from));
+    prefixes.extend(system.variable("HOME").map(|home| Path::new(home).join(".local")));
     prefixes.extend(conda(system));
     let prefixes: BTreeSet<_> = prefixes.into_iter().filter(|prefix| prefix.is_absolute()).collect();
     // `pip install --target`.
@@ -134,13 +124,11 @@ fn packages(system: &System) -> BTreeSet<PathBuf> {
     for prefix in prefixes {
         let lib = prefix.join("lib");
         let versions = system.names(&lib).into_iter().filter(|name| name.starts_with("python3"));
-        for version in versions {
-            for packages in ["site-packages", "dist-packages"] {
-                let directory = lib.join(&version).join(packages);
-                if system.exists(&directory) {
-                    // Debian's /usr/lib/python3.11 and /usr/lib/python3 may be the same directory.
-                    directories.insert(canonical(system, &directory));
-                }
+        for (version, packages) in versions.cartesian_product(["site-packages", "dist-packages"]) {
+            let directory = lib.join(version).join(packages);
+            if system.exists(&directory) {
+                // Debian's /usr/lib/python3.11 and /usr/lib/python3 may be the same directory.
+                directories.insert(canonical(system, &directory));
             }
         }
     }
@@ -192,7 +180,7 @@ fn directories(system: &System) -> Vec<PathBuf> {
 }
 
 /// Returns the copies in those directories and in Python packages, each file once.
-fn on_machine(system: &System) -> Vec<Copy> {
+fn on_machine(system: &System) -> impl Iterator<Item = Copy> {
     let in_directories =
         directories(system).into_iter().flat_map(|directory| NAMES.map(|name| directory.join(name)));
     let in_packages = packages(system).into_iter().map(|directory| directory.join(IN_PACKAGES));
@@ -201,14 +189,11 @@ fn on_machine(system: &System) -> Vec<Copy> {
     let files = in_directories.chain(in_packages).chain(in_pytorch).filter(|file| system.exists(file));
     let files: BTreeSet<_> = files.map(|file| canonical(system, &file)).collect();
     // Linker scripts and broken files are not libraries.
-    files
-        .into_iter()
-        .filter_map(|path| Some(Copy { file: NcclFile::read(&system.place(&path))?, path }))
-        .collect()
+    let copy = |path: PathBuf| Some(Copy { file: NcclFile::read(&system.place(&path))?, path });
+    files.into_iter().filter_map(copy)
 }
 
 /// A Python package whose metadata claims the library's path.
-#[derive(Debug)]
 struct Package {
     name: String,
     version: String,
@@ -223,9 +208,9 @@ impl Package {
 }
 
 /// Compares the library in a package directory with the packages that own it.
-fn of_packages(system: &System, directory: &Path) -> Vec<Finding> {
+fn of_packages(system: &System, directory: &Path) -> Option<Finding> {
     let path = directory.join(IN_PACKAGES);
-    let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
+    let metadata = system.place(&path).metadata().ok()?;
     let owners: Vec<_> = system.children(directory).iter().filter_map(|info| package(system, info)).collect();
     let copy = Copy::of(system, path);
     if owners.len() > 1 {
@@ -235,23 +220,17 @@ fn of_packages(system: &System, directory: &Path) -> Vec<Finding> {
         let writer = writer.map(|owner| format!("; the file is that of {}", owner.name)).unwrap_or_default();
         let share = "share one file, and the last one that was installed wrote it";
         let others = "then pip install --force-reinstall the one for the driver's CUDA";
-        return vec![Finding::warning(
-            format!("{owned} {share}: {}{writer}", copy.text()),
-            format!("keep one: pip uninstall {names}, {others}"),
-        )];
+        let text = format!("{owned} {share}: {}{writer}", copy.text());
+        return Some(Finding::warning(text, format!("keep one: pip uninstall {names}, {others}")));
     }
-    let Some(owner) = owners.first() else { return Vec::new() };
+    let owner = owners.first()?;
     let version = copy.file.version.map(|version| version.to_string());
     let differs = version.is_some_and(|version| version != owner.version);
-    if differs || owner.size.is_some_and(|size| size != metadata.len()) {
-        let advice =
-            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version);
-        return vec![Finding::warning(
-            format!("{} is not the file of {}", copy.text(), owner.text()),
-            advice,
-        )];
-    }
-    Vec::new()
+    (differs || owner.size.is_some_and(|size| size != metadata.len())).then(|| {
+        let advice = format!("pip install --force-reinstall {}=={}", owner.name, owner.version);
+        let text = format!("{} is not the file of {}", copy.text(), owner.text());
+        Finding::warning(text, format!("install it again: {advice}"))
+    })
 }
 
 /// Reads the directory `NAME-VERSION.dist-info` of a package that owns the library.
@@ -296,11 +275,10 @@ fn in_processes(system: &System) -> Vec<Finding> {
     }
     let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
         let noun = if processes.len() == 1 { "process" } else { "processes" };
-        let copies: Vec<_> = copies.into_iter().map(|path| Copy::of(system, path).text()).collect();
-        Finding::warning(
-            format!("{} copies in {noun} {}: {}", copies.len(), processes.join(", "), copies.join(", ")),
-            "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
-        )
+        let texts = copies.iter().map(|path| Copy::of(system, path).text()).join(", ");
+        let text = format!("{} copies in {noun} {}: {texts}", copies.len(), processes.join(", "));
+        let advice = "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH";
+        Finding::warning(text, advice)
     };
     found.into_iter().map(finding).collect()
 }

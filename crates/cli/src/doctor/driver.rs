@@ -27,7 +27,6 @@ pub(crate) struct Driver {
     /// The names of all GPUs of the machine, including GPUs that this process does not see.
     pub(crate) models: Vec<String>,
     /// The GPUs that cannot use the fabric of NVLink switches, with the reason.
-    #[serde(default)]
     pub(crate) fabric: Vec<String>,
     /// True if the process that queries the driver could not be started.
     #[serde(skip)]
@@ -36,18 +35,15 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(super) fn new() -> Self {
-        let loaded = library::load_driver().is_ok();
         let (gpus, problem) = library::gpus().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = library::newest_cuda().map(Text);
-        let (library, fabric) = (library::DRIVER.into(), library::unready_fabrics().unwrap_or_default());
         Self {
-            fabric,
-            library,
-            loaded,
+            library: library::DRIVER.into(),
+            loaded: library::load_driver().is_ok(),
             stand_in: library::emulation(),
             gpus,
             problem,
-            cuda,
+            cuda: library::newest_cuda().map(Text),
+            fabric: library::unready_fabrics().unwrap_or_default(),
             ..Self::default()
         }
     }
@@ -67,15 +63,11 @@ impl Driver {
         if let (Some(built), Some(Text(newest))) = (built, self.cuda)
             && built.major > newest.major
         {
-            findings.push(Finding::problem(
-                format!(
-                    "the library is compiled with CUDA {built}, and the driver supports CUDA up to {newest}"
-                ),
-                format!(
-                    "update the driver to one of CUDA {}, or install nvidia-nccl-cu{} instead of the library",
-                    built.major, newest.major
-                ),
-            ));
+            let text =
+                format!("the library is compiled with CUDA {built}, and the driver supports CUDA up to");
+            let advice = format!("update the driver to one of CUDA {}, or install", built.major);
+            let package = format!("nvidia-nccl-cu{} instead of the library", newest.major);
+            findings.push(Finding::problem(format!("{text} {newest}"), format!("{advice} {package}")));
         }
         if !self.fabric.is_empty() {
             let text = format!("the fabric of NVLink switches is not ready: {}", self.fabric.join(", "));
@@ -148,8 +140,7 @@ fn models(system: &System) -> Vec<String> {
     let gpus = system.children("/proc/driver/nvidia/gpus").into_iter();
     let model = |gpu: PathBuf| {
         let information = system.read(gpu.join("information"))?;
-        let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
-        Some(model.trim().to_owned())
+        Some(information.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned())
     };
     gpus.filter_map(model).collect()
 }
@@ -165,8 +156,8 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
         findings.extend(channels(examined));
     }
     let on_bus = nvidia_devices(system);
-    let gpus = driver.models.len().max(on_bus.len());
-    findings.extend(visible(system, gpus));
+    let present = on_bus.len();
+    findings.extend(visible(system, driver.models.len().max(present)));
     if let Some(hidden @ ("none" | "void")) = system.variable("NVIDIA_VISIBLE_DEVICES") {
         let text = format!("NVIDIA_VISIBLE_DEVICES={hidden}: the container has no GPU");
         let advice = "start the container with `--gpus all`, or set NVIDIA_VISIBLE_DEVICES=all for it";
@@ -175,8 +166,7 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     if !system.exists("/sys/bus/pci") {
         let text =
             "/sys/bus/pci is not there: NCCL cannot see which GPUs and network cards are near each other";
-        let advice = "mount sysfs at /sys";
-        findings.push(Finding::warning(text, advice));
+        findings.push(Finding::warning(text, "mount sysfs at /sys"));
     }
     let is_node =
         |name: &&String| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
@@ -184,18 +174,15 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     let placed = |device: &PathBuf| system.line(device.join("numa_node")).is_some_and(|node| node != "-1");
     let unplaced = on_bus.iter().filter(|device| !placed(device)).count();
     if numa_nodes > 1 && unplaced > 0 {
-        let text = format!(
-            "{unplaced} of {} GPUs have no NUMA node, and the machine has {numa_nodes}",
-            on_bus.len()
-        );
+        let text =
+            format!("{unplaced} of {present} GPUs have no NUMA node, and the machine has {numa_nodes}");
         let advice = "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on";
         findings.push(Finding::warning(text, advice));
     }
     if findings.is_empty() {
-        let gpus = on_bus.len();
         // Every machine has one, but the kernel may hide it.
         let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
-        findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
+        findings.push(Finding::ok(format!("GPUs on the PCI bus: {present}; NUMA nodes: {numa_nodes}")));
     }
     findings
 }
@@ -228,12 +215,10 @@ fn partition_files(system: &System) -> Option<Finding> {
         .into_iter()
         .find(|name| system.variable(name).is_some_and(|value| value.contains("MIG-")))?;
     let is_there = system.names("/dev/nvidia-caps").iter().any(|name| name.starts_with("nvidia-cap"));
-    (!is_there).then(|| {
-        Finding::problem(
-            format!("{name} names a part of a GPU (MIG), and there are no files in /dev/nvidia-caps, through which it is used"),
-            "give them to the container: NVIDIA_VISIBLE_DEVICES with NVIDIA's container runtime does",
-        )
-    })
+    let text =
+        "names a part of a GPU (MIG), and there are no files in /dev/nvidia-caps, through which it is used";
+    let advice = "give them to the container: NVIDIA_VISIBLE_DEVICES with NVIDIA's container runtime does";
+    (!is_there).then(|| Finding::problem(format!("{name} {text}"), advice))
 }
 
 /// Judges the channels through which GPUs of several machines share memory, if there is NVLink between the machines.

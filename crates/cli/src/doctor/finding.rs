@@ -53,7 +53,7 @@ pub(crate) struct Section {
 }
 
 /// A value that is a string in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Text<T>(pub(crate) T);
 
 impl<T: Display> Serialize for Text<T> {
@@ -64,7 +64,6 @@ impl<T: Display> Serialize for Text<T> {
 
 impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map(Self).map_err(serde::de::Error::custom)
     }
 }

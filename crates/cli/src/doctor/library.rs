@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
 use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
@@ -154,7 +155,7 @@ impl Check {
         let problem = call.problem.as_ref().map(|problem| {
             // The error already contains one of them.
             let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
-            [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
+            [problem.as_str()].into_iter().chain(warnings).join("; ")
         });
         let address = probe.address().filter(|_| has_address).map(|(address, _)| address);
         Self { ok: call.id.is_some(), problem, address }
@@ -218,23 +219,18 @@ impl Library {
             None => source.clone(),
         };
         let cuda = cuda.map(|Text(cuda)| format!(", compiled with CUDA {cuda}")).unwrap_or_default();
-        let about = format!(
-            "NCCL {version}{cuda}, for {memory} memory; this program is built for NCCL {}",
-            Version::HEADER
-        );
-        let mut findings = vec![Finding::ok(place), Finding::ok(about)];
+        let about = format!("NCCL {version}{cuda}, for {memory} memory; this program is built for NCCL");
+        let mut findings = vec![Finding::ok(place), Finding::ok(format!("{about} {}", Version::HEADER))];
         if self.identity.size > 0 {
             findings.push(Finding::ok(format!("its file: {}", self.identity)));
         }
+        let advice = "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more";
         findings.push(match &unique_id.problem {
             None => Finding::ok(match unique_id.address {
                 Some(address) => format!("a unique id can be made; its address is {address}"),
                 None => "a unique id can be made".into(),
             }),
-            Some(problem) => Finding::problem(
-                format!("no unique id can be made: {problem}"),
-                "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more",
-            ),
+            Some(problem) => Finding::problem(format!("no unique id can be made: {problem}"), advice),
         });
         if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.call) {
             let text = "the library or one of its plugins did not end normally after the unique id";
@@ -267,9 +263,8 @@ impl Library {
 fn of_versions(missing: &[&Missing]) -> String {
     let since = missing.iter().map(|missing| missing.since.0).min();
     let since = since.map(|since| format!(" of NCCL {since} or later")).unwrap_or_default();
-    let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
-    let noun = if names.len() == 1 { "function" } else { "functions" };
-    format!("{} {noun}{since}: {}", names.len(), names.join(", "))
+    let noun = if missing.len() == 1 { "function" } else { "functions" };
+    format!("{} {noun}{since}: {}", missing.len(), missing.iter().map(|missing| &missing.name).join(", "))
 }
 
 impl Tried {

@@ -22,9 +22,8 @@ const LITTLE_MEMORY: u64 = 1024 * MIB;
 const IPC_LOCK: i32 = 14;
 
 pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<Finding> {
-    let container = system.container().map(|container| Finding::ok(format!("in a container of {container}")));
     let found = [
-        container,
+        system.container().map(|container| Finding::ok(format!("in a container of {container}"))),
         Some(shared_memory(system, settings)),
         Some(locked_memory(system, rdma)),
         Some(open_files(system)),
@@ -94,12 +93,8 @@ fn open_files(system: &System) -> Finding {
 }
 
 /// Reads the limit of the control group or of its nearest ancestor with a limit, and the usage there, if known.
-fn limit_of_group(
-    system: &System,
-    controller: &str,
-    limits: &[&str],
-    uses: &[&str],
-) -> Option<(u64, Option<u64>)> {
+fn limit_of_group(system: &System, controller: &str, files: [&[&str]; 2]) -> Option<(u64, Option<u64>)> {
+    let [limits, uses] = files;
     system.control_groups(controller).iter().find_map(|group| {
         // In version 1, "unlimited" is a number greater than any memory size.
         let limit = system.number(group, limits).filter(|limit| *limit < 1 << 60)?;
@@ -108,7 +103,7 @@ fn limit_of_group(
 }
 
 fn threads(system: &System) -> Option<Finding> {
-    let (limit, used) = limit_of_group(system, "pids", &["pids.max"], &["pids.current"])?;
+    let (limit, used) = limit_of_group(system, "pids", [&["pids.max"], &["pids.current"]])?;
     let shown = used.map_or_else(|| "an unknown number".into(), |used| used.to_string());
     let text = format!("threads of the control group: {shown} of {limit}");
     Some(if limit.saturating_sub(used.unwrap_or(0)) < FEW_THREADS {
@@ -119,7 +114,7 @@ fn threads(system: &System) -> Option<Finding> {
 }
 
 fn memory(system: &System) -> Option<Finding> {
-    let (limit, used) = limit_of_group(system, "memory", &MEMORY_LIMITS, &MEMORY_USES)?;
+    let (limit, used) = limit_of_group(system, "memory", [&MEMORY_LIMITS, &MEMORY_USES])?;
     let used = used.map_or_else(|| "an unknown part".into(), in_mib);
     let text = format!("memory of the control group: {used} of {}", in_mib(limit));
     let advice = "give the job more memory: each rank needs some hundred MiB on the host";

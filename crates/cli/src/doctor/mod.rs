@@ -28,8 +28,7 @@ use libnccl::Version;
 use serde::Serialize;
 
 use crate::nccl_file::Variables;
-use crate::output;
-use crate::output::in_line;
+use crate::output::{self, in_line};
 use crate::settings::Settings;
 use crate::system::System;
 use driver::Driver;
@@ -69,7 +68,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-#[derive(Debug)]
 struct Examined<'a> {
     system: &'a System,
     settings: &'a Settings,
@@ -97,9 +95,9 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("advisories", advisories.unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
         ("network", network::findings(system, &settings, library)),
-        ("files", variables::files(&settings, &unread, library)),
+        ("files", variables::files(&examined, &unread)),
         ("variables", variables::findings(&examined)),
-        ("ras", network::ras(&settings)),
+        ("ras", vec![network::ras(&settings)]),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
     let sections = sections.map(|(name, findings)| Section { name, findings }).collect();

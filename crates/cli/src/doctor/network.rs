@@ -6,6 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use itertools::Itertools;
+
 use super::finding::Finding;
 use super::library::Library;
 use crate::settings::{Settings, integer};
@@ -50,42 +52,37 @@ pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Li
 /// Reports the interface that the library used, and the machine's interfaces if they explain the choice.
 fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
     let all = system.interfaces.as_deref().unwrap_or_default();
-    let names: Vec<_> = all.iter().map(ToString::to_string).collect();
     let shown = match &system.interfaces {
         Ok(all) if all.is_empty() => "none".into(),
-        Ok(_) => names.join(", "),
+        Ok(_) => all.iter().join(", "),
         Err(error) => format!("unknown ({error})"),
     };
     let Some(library) = library else {
         return vec![Finding::ok(format!("no library to test them with; interfaces: {shown}"))];
     };
     let set = [NAMES, "NCCL_SOCKET_FAMILY", COMM_ID].into_iter().filter(|name| settings.get(name).is_some());
-    let set: Vec<_> = set.map(|name| settings.text(name)).collect();
-    let set = if set.is_empty() { String::new() } else { format!("with {}, ", set.join(", ")) };
+    let set = set.map(|name| settings.text(name)).join(", ");
+    let set = if set.is_empty() { set } else { format!("with {set}, ") };
     let Some(address) = library.unique_id.address else {
         let text = format!("{set}the library makes no unique id; interfaces: {shown}");
-        // The section on the library reports the error.
-        return vec![match &library.unique_id {
-            id if id.ok => {
-                Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
-            }
-            _ if library.probe.call.is_none() => Finding::ok(text),
-            _ if set.is_empty() && all.iter().any(|one| one.is_running && !one.addresses.is_empty()) => {
-                Finding::ok(text)
-            }
-            _ if set.is_empty() => Finding::problem(text, "bring an interface up: `ip link set lo up`"),
-            _ => Finding::problem(
-                text,
-                format!(
-                    "name interfaces that are up and have an address in {NAMES}, separated by commas, without quotes and \
-                     spaces; in {COMM_ID}, an address of rank 0 in a network of this machine, and a port; or unset them"
-                ),
-            ),
+        let has_network = all.iter().any(|one| one.is_running && !one.addresses.is_empty());
+        return vec![if library.unique_id.ok {
+            Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
+        } else if library.probe.call.is_none() || (set.is_empty() && has_network) {
+            // The section on the library reports the error.
+            Finding::ok(text)
+        } else if set.is_empty() {
+            Finding::problem(text, "bring an interface up: `ip link set lo up`")
+        } else {
+            let advice = format!(
+                "name interfaces that are up and have an address in {NAMES}, separated by commas, without quotes and \
+                 spaces; in {COMM_ID}, an address of rank 0 in a network of this machine, and a port; or unset them"
+            );
+            Finding::problem(text, advice)
         }];
     };
-    let of_address = |address: IpAddr| all.iter().find(|interface| interface.addresses.contains(&address));
-    let used = library.probe.interface();
-    let used = used.or_else(|| of_address(address).map(|interface| (interface.name.as_str(), address)));
+    let of_address = || Some((&*all.iter().find(|one| one.addresses.contains(&address))?.name, address));
+    let used = library.probe.interface().or_else(of_address);
     let mut text = format!("{set}ranks meet at {address}");
     match used {
         Some((name, own)) if own == address => text += &format!(" ({name})"),
@@ -98,23 +95,19 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     let is_local = address.is_loopback() || used.is_some_and(|(name, _)| is_bridge(name));
     let interface = used.and_then(|(name, _)| all.iter().find(|interface| interface.name == name));
     findings.push(if is_local && others {
-        Finding::warning(
-            format!("{text}, which other machines cannot reach; interfaces: {shown}"),
-            match address_of_lo(all) {
-                Some(own) => {
-                    let reason = format!("{NAMES} selects no other address of lo");
-                    format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
-                }
-                None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
-            },
-        )
+        let advice = match address_of_lo(all) {
+            Some(own) => {
+                let reason = format!("{NAMES} selects no other address of lo");
+                format!("for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {reason}")
+            }
+            None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
+        };
+        Finding::warning(format!("{text}, which other machines cannot reach; interfaces: {shown}"), advice)
     } else if is_local {
         Finding::ok(format!("{text}: there is no other interface, so ranks are on this machine alone"))
     } else if let Some(interface) = interface.filter(|interface| !interface.is_running) {
-        Finding::warning(
-            format!("{text}, which is not connected: {interface}; interfaces: {shown}"),
-            format!("bring it up, or exclude it in {NAMES}"),
-        )
+        let text = format!("{text}, which is not connected: {interface}; interfaces: {shown}");
+        Finding::warning(text, format!("bring it up, or exclude it in {NAMES}"))
     } else {
         Finding::ok(text)
     });
@@ -133,16 +126,14 @@ fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
 
 /// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, a list of prefixes.
 fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -> Option<Finding> {
-    let value = settings.value(NAMES)?;
-    let list = List::parse(value);
-    let names: Vec<_> = all.iter().map(|interface| interface.name.as_str()).collect();
-    let unmatched: Vec<_> =
-        list.entries.iter().filter(|entry| !names.iter().any(|name| list.is(entry, name))).collect();
+    let list = List::parse(settings.value(NAMES)?);
+    let is_named = |entry: &str| all.iter().any(|interface| list.is(entry, &interface.name));
+    let unmatched = list.entries.iter().filter(|entry| !is_named(entry));
+    let unmatched = unmatched.map(|entry| format!("{entry:?}")).join(", ");
     let text = if !list.has(used) && settings.get(COMM_ID).is_none() {
         format!("{}: the library uses {used} nevertheless", settings.text(NAMES))
     } else if !list.excludes && !unmatched.is_empty() {
-        let quoted: Vec<_> = unmatched.iter().map(|entry| format!("{entry:?}")).collect();
-        format!("{}: no interface is named {}", settings.text(NAMES), quoted.join(", "))
+        format!("{}: no interface is named {unmatched}", settings.text(NAMES))
     } else {
         return None;
     };
@@ -151,14 +142,11 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
 }
 
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
-    let value = settings.value(COMM_ID)?;
+    let is_other = !settings.value(COMM_ID)?.ends_with(&format!(":{port}"));
     let finding = if port == 0 { Finding::problem } else { Finding::warning };
-    (!value.ends_with(&format!(":{port}"))).then(|| {
-        finding(
-            format!("{}: the library reads the port {port}", settings.text(COMM_ID)),
-            "write a port from 1 to 65535 after a colon, the same for all ranks",
-        )
-    })
+    let text = format!("{}: the library reads the port {port}", settings.text(COMM_ID));
+    let advice = "write a port from 1 to 65535 after a colon, the same for all ranks";
+    is_other.then(|| finding(text, advice))
 }
 
 /// A list of prefixes, separated by commas. `^` excludes them, and `=` makes them whole names.
@@ -193,24 +181,20 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
         return vec![Finding::warning("/sys/class is not there: NCCL cannot see RDMA devices", advice)];
     }
     if devices.is_empty() {
+        let text = format!("{}: there is no RDMA device, so NCCL uses sockets", settings.text(HCA));
+        let advice = format!("load the driver of the device, give it to the container, or unset {HCA}");
         return vec![match settings.value(HCA) {
-            Some(_) => Finding::warning(
-                format!("{}: there is no RDMA device, so NCCL uses sockets", settings.text(HCA)),
-                format!("load the driver of the device, give it to the container, or unset {HCA}"),
-            ),
+            Some(_) => Finding::warning(text, advice),
             None => Finding::ok("RDMA devices: none; between machines, NCCL uses sockets"),
         }];
     }
     let ports = active_ports(system);
     if ports.is_empty() {
         let advice = "see `ibstat`; NCCL uses sockets until a port is active";
-        return vec![Finding::warning(
-            format!("RDMA devices without a link: {}", devices.join(", ")),
-            advice,
-        )];
+        let text = format!("RDMA devices without a link: {}", devices.join(", "));
+        return vec![Finding::warning(text, advice)];
     }
-    let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
-    let shown = shown.join(", ");
+    let shown = ports.iter().map(|(device, port)| format!("{device}:{port}")).join(", ");
     if settings.is_on("NCCL_IB_DISABLE") {
         let text = format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE"));
         let advice = "unset NCCL_IB_DISABLE once the fault that it was set for is found";
@@ -236,13 +220,11 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let names = |entry: &str, (name, port): &(String, u32)| list.is(entry, name) && is_port(entry, *port);
     let is_named = |port: &&(String, u32)| list.entries.iter().any(|entry| names(entry, port));
     let is_selected = |port: &&(String, u32)| (list.entries.is_empty() || is_named(port)) != list.excludes;
-    let selected = ports.iter().filter(is_selected).map(|(name, port)| format!("{name}:{port}"));
-    let selected: Vec<_> = selected.collect();
+    let selected = ports.iter().filter(is_selected).map(|(name, port)| format!("{name}:{port}")).join(", ");
     let idle = list.entries.iter().filter(|_| !list.excludes);
     let idle = idle.filter(|entry| !ports.iter().any(|port| names(entry, port)));
-    let idle: Vec<_> = idle.map(|entry| format!("{entry:?}")).collect();
-    let idle =
-        if idle.is_empty() { None } else { Some(format!("no port with a link is {}", idle.join(", "))) };
+    let idle = idle.map(|entry| format!("{entry:?}")).join(", ");
+    let idle = (!idle.is_empty()).then(|| format!("no port with a link is {idle}"));
     let text = settings.text(HCA);
     let advice = format!("correct {HCA}; with a link: {shown}");
     findings.push(match (selected.is_empty(), idle) {
@@ -250,10 +232,8 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
             let reason = idle.map(|idle| format!(" ({idle})")).unwrap_or_default();
             Finding::warning(format!("{text} selects no RDMA device{reason}, so NCCL uses sockets"), advice)
         }
-        (false, Some(idle)) => {
-            Finding::warning(format!("{text} selects {}, but {idle}", selected.join(", ")), advice)
-        }
-        (false, None) => Finding::ok(format!("{text} selects {}", selected.join(", "))),
+        (false, Some(idle)) => Finding::warning(format!("{text} selects {selected}, but {idle}"), advice),
+        (false, None) => Finding::ok(format!("{text} selects {selected}")),
     });
     findings
 }
@@ -283,18 +263,16 @@ const REPLY_LIMIT: Duration = Duration::from_millis(100);
 const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Judges the port on which a running job serves RAS requests.
-pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
+pub(super) fn ras(settings: &Settings) -> Finding {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
-        return vec![Finding::ok(format!(
-            "{}: jobs do not serve RAS requests",
-            settings.text("NCCL_RAS_ENABLE")
-        ))];
+        let set = settings.text("NCCL_RAS_ENABLE");
+        return Finding::ok(format!("{set}: jobs do not serve RAS requests"));
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
     let advice = "give each job its own port with NCCL_RAS_ADDR=localhost:PORT";
     let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
         let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
-        return vec![Finding::warning(format!("no address of {address}; {expected}"), advice)];
+        return Finding::warning(format!("no address of {address}; {expected}"), advice);
     };
     let state = addresses.iter().map(state_of).max().unwrap_or(RasPort::Unknown);
     let text = match state {
@@ -307,7 +285,7 @@ pub(super) fn ras(settings: &Settings) -> Vec<Finding> {
             format!("at {address}, something accepts connections and does not respond as NCCL's RAS")
         }
     };
-    vec![Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)]
+    Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)
 }
 
 /// Returns the addresses of a host; `None` if there is none, or if the name server does not respond before the deadline.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
+use itertools::Itertools;
 
 use super::finding::Finding;
 use super::{Examined, network};
@@ -92,12 +93,9 @@ impl Examined<'_> {
         }
         let parameters = self.library.and_then(|library| library.probe.call.as_ref());
         if let Some(read) = parameters.and_then(|call| call.parameters.get(name)) {
-            return differs(value, read).then(|| {
-                Finding::warning(
-                    format!("the library reads {read:?}"),
-                    format!("correct {name}, or unset it"),
-                )
-            });
+            let (text, advice) =
+                (format!("the library reads {read:?}"), format!("correct {name}, or unset it"));
+            return differs(value, read).then(|| Finding::warning(text, advice));
         }
         match name {
             "NCCL_DEBUG" => word(value, &["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN", "NONE"], true),
@@ -155,15 +153,12 @@ impl Examined<'_> {
         if unknown.is_empty() {
             return None;
         }
-        let shown: Vec<_> = unknown.iter().map(|word| format!("{word:?}")).collect();
+        let shown = unknown.iter().map(|word| format!("{word:?}")).join(", ");
         let advice = format!("use {}", words.join(", "));
         let is_refused = self.library.is_some_and(|library| library.file.refuses_unknown_words);
         Some(match is_refused {
-            true => Finding::problem(
-                format!("no communicator can be made, as {} is unknown", shown.join(", ")),
-                advice,
-            ),
-            false => Finding::warning(format!("NCCL ignores {}, which is unknown", shown.join(", ")), advice),
+            true => Finding::problem(format!("no communicator can be made, as {shown} is unknown"), advice),
+            false => Finding::warning(format!("NCCL ignores {shown}, which is unknown"), advice),
         })
     }
 
@@ -232,11 +227,8 @@ fn level(value: &str) -> Option<Finding> {
 
 /// Returns whether a parameter's value differs from the variable's, ignoring case and the order of words.
 fn differs(value: &str, read: &str) -> bool {
-    let words = |text: &str| {
-        let mut words: Vec<_> = text.split(',').map(|word| word.trim().to_ascii_uppercase()).collect();
-        words.sort();
-        words
-    };
+    let words =
+        |text: &str| text.split(',').map(|word| word.trim().to_ascii_uppercase()).sorted().collect_vec();
     let is_one_of = |words: &[&str; 3], text: &str| words.iter().any(|word| word.eq_ignore_ascii_case(text));
     let switches = [["1", "T", "TRUE"], ["0", "F", "FALSE"]];
     // Values that let NCCL choose are not compared.

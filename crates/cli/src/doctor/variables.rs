@@ -4,13 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::finding::Finding;
-use super::library::Library;
 use super::{Examined, values};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Settings, taken_literally};
 
-/// Variables of this project that no library reads.
-const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
 /// The similarity from which a name counts as misspelled.
 const LIKE: f64 = 0.7;
 
@@ -42,9 +39,8 @@ pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
         Some(Finding::warning(text, format!("set {name} without them")))
     }));
     findings.extend(values::findings(examined));
-    for text in library.iter().flat_map(|library| library.probe.rejected_variables()) {
-        findings.push(Finding::warning(text, "correct the variable, or unset it"));
-    }
+    let rejected = library.iter().flat_map(|library| library.probe.rejected_variables());
+    findings.extend(rejected.map(|text| Finding::warning(text, "correct the variable, or unset it")));
     if findings.is_empty() {
         let set = settings.iter().count();
         findings.push(match names.len() {
@@ -63,14 +59,13 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
         let advice = format!("write TORCH_{name}, which PyTorch 2.2 and newer read");
         return Some(Finding::warning(text, advice));
     }
-    let is_others =
-        KNOWN.builds.contains(name) || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix));
     // Only a file can have a name with spaces, and the section on files reports it.
     if known.is_empty()
         || known.contains(name)
         || name.contains(char::is_whitespace)
-        || is_others
-        || OF_THIS_PROJECT.contains(&name)
+        || KNOWN.builds.contains(name)
+        || KNOWN.prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || name == libnccl::internal::PATH_VARIABLE
         || (!is_cpu && name.starts_with("LIBNCCL_CPU_"))
     {
         return None;
@@ -106,9 +101,8 @@ pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a
 
 /// Returns the findings about files; `unread` has the settings of files that the library did not read.
 pub(super) fn files(
-    settings: &Settings,
+    &Examined { settings, library, .. }: &Examined,
     unread: &[(String, PathBuf)],
-    library: Option<&Library>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in &settings.files {
@@ -155,31 +149,28 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut effective = Vec::new();
     for line in lines {
-        let (name, value, overridden_by) = match line {
+        match line {
             Line::Ignored(text) => {
-                findings.push(Finding::warning(
-                    format!("{path}: NCCL ignores the line {text:?}, which has no ="),
-                    "write NAME=VALUE, without spaces around =",
-                ));
-                continue;
+                let text = format!("{path}: NCCL ignores the line {text:?}, which has no =");
+                findings.push(Finding::warning(text, "write NAME=VALUE, without spaces around ="));
             }
-            Line::Set { name, value, overridden_by } => (name, value, overridden_by),
-        };
-        match overridden_by {
-            Some(origin) => {
-                let text = format!("{path}: {name} has no effect; its value is from {origin}");
-                findings.push(Finding::ok(text));
+            Line::Set { name, value, overridden_by } => {
+                match overridden_by {
+                    Some(origin) => {
+                        let text = format!("{path}: {name} has no effect; its value is from {origin}");
+                        findings.push(Finding::ok(text));
+                    }
+                    None if unread.contains(&name.as_str()) => {}
+                    None => effective.push(format!("{name}={value}")),
+                }
+                let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
+                let advice = "write NAME=VALUE, without spaces, quotes and `export`, comments on separate lines, and lines that end \
+                              as on Linux";
+                let parts = of_name.into_iter().chain(taken_literally(value));
+                findings.extend(
+                    parts.map(|part| Finding::warning(format!("{path}: {name}={value:?}: {part}"), advice)),
+                );
             }
-            None if unread.contains(&name.as_str()) => {}
-            None => effective.push(format!("{name}={value}")),
-        }
-        let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
-        for part in of_name.into_iter().chain(taken_literally(value)) {
-            findings.push(Finding::warning(
-                format!("{path}: {name}={value:?}: {part}"),
-                "write NAME=VALUE, without spaces, quotes and `export`, comments on separate lines, and lines that end \
-                 as on Linux",
-            ));
         }
     }
     let sets = if effective.is_empty() { "nothing".into() } else { effective.join(", ") };

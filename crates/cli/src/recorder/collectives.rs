@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Agreement, Finding, Kind, name_ranks};
+use itertools::Itertools;
+
+use super::finding::{Agreement, Finding, Kind, name_ranks, ranks_have};
 use super::recording::{Job, Rank, Record};
+
+/// The ranks' calls of a collective.
+type Calls<'a> = BTreeMap<usize, &'a Record>;
 
 /// Returns the first collective of a communicator whose calls differ between ranks.
 pub(super) fn divergence(job: &Job) -> Option<Finding> {
@@ -28,29 +33,20 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
     };
     let following = ranks.iter_mut().filter_map(|(rank, own)| Some((*rank, *own.peek()?)));
     let following = following.filter(|(_, (next, _))| number.checked_add(1) == Some(*next));
-    let following: BTreeMap<usize, &Record> = following.map(|(rank, (_, call))| (rank, call)).collect();
-    let calls: BTreeMap<usize, &Record> = calls.into_iter().collect();
-    let missing: Vec<usize> = job.ranks.keys().copied().filter(|rank| !calls.contains_key(rank)).collect();
+    let following: Calls<'_> = following.map(|(rank, (_, call))| (rank, call)).collect();
+    let calls: Calls<'_> = calls.into_iter().collect();
     let usual = usual(&calls)?;
-    let others: Vec<usize> =
-        calls.iter().filter(|(_, call)| !is_same(call, usual)).map(|(rank, _)| *rank).collect();
-    let place = Place { job, number, usual, calls: &calls };
-    let mut finding = match others.is_empty() {
-        true => place.count_differs(missing),
-        false => place.call_differs(&following, others),
+    let finding = match calls.values().all(|call| is_same(call, usual)) {
+        true => count_differs(job, number, usual, &calls),
+        false => call_differs(job, number, usual, &calls, &following),
     };
-    finding.collective = Some(number);
-    finding.last_agreement =
-        agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
-    Some(finding)
+    let agreement = agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
+    Some(Finding { collective: Some(number), last_agreement: agreement, ..finding })
 }
 
 /// Returns the call of most ranks; in a tie, the call of the lowest rank.
-fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
-    let mut votes: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
-    for call in calls.values() {
-        *votes.entry(identity(call)).or_default() += 1;
-    }
+fn usual<'a>(calls: &Calls<'a>) -> Option<&'a Record> {
+    let votes = calls.values().map(|call| identity(call)).counts();
     calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
 }
 
@@ -80,61 +76,48 @@ fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
     Some((first.1, first.2))
 }
 
-/// A collective whose calls differ between ranks.
-struct Place<'a> {
-    job: &'a Job,
-    number: u64,
-    usual: &'a Record,
-    calls: &'a BTreeMap<usize, &'a Record>,
+/// Returns the finding for a collective that only some ranks have called.
+fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> Finding {
+    let (called, missing): (Vec<usize>, Vec<usize>) =
+        job.ranks.keys().partition(|rank| calls.contains_key(rank));
+    let (kind, ranks, problem) = if called.len() < missing.len() {
+        let (names, others) = (name_ranks(&called), missing.len());
+        let call = format!("{usual} as collective {number}");
+        let problem = format!("{names} called {call}, which the other {others} have not called");
+        (Kind::ExtraCall, called, problem)
+    } else {
+        let problem = format!("{} not called collective {number}, {usual}", ranks_have(&missing));
+        (Kind::MissingCall, missing, problem)
+    };
+    // The other ranks may be in another call.
+    let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
+    let calls = calls.iter().map(|(rank, call)| (*rank, *call));
+    let all = calls.merge_by(elsewhere, |(one, _), (other, _)| one < other);
+    Finding::new(&job.id, kind, ranks, problem, all)
 }
 
-impl Place<'_> {
-    /// Returns the finding for a collective that only some ranks have called.
-    fn count_differs(&self, missing: Vec<usize>) -> Finding {
-        let &Self { job, number, usual, calls } = self;
-        let called: Vec<usize> = calls.keys().copied().collect();
-        let (kind, ranks, problem) = if called.len() < missing.len() {
-            let (names, others) = (name_ranks(&called), missing.len());
-            let call = format!("{usual} as collective {number}");
-            let problem = format!("{names} called {call}, which the other {others} have not called");
-            (Kind::ExtraCall, called, problem)
-        } else {
-            let verb = if missing.len() == 1 { "has" } else { "have" };
-            let problem = format!("{} {verb} not called collective {number}, {usual}", name_ranks(&missing));
-            (Kind::MissingCall, missing, problem)
-        };
-        // The other ranks may be in another call.
-        let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
-        let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
-        all.sort_by_key(|(rank, _)| *rank);
-        Finding::new(job, kind, ranks, problem, all)
-    }
-
-    /// Returns the finding for different calls with this number. `following` has the calls of the next collective.
-    fn call_differs(&self, following: &BTreeMap<usize, &Record>, others: Vec<usize>) -> Finding {
-        let &Self { job, number, usual, calls } = self;
-        let next = |rank: &usize| following.get(rank).copied();
-        let mut agreeing = calls.iter().filter(|(_, call)| is_same(call, usual));
-        let usual_next = agreeing.find_map(|(rank, _)| next(rank));
-        let is = |one: Option<&Record>, other: Option<&Record>| {
-            one.zip(other).is_some_and(|(one, other)| is_same(one, other))
-        };
-        let (own, own_next) = (calls[&others[0]], next(&others[0]));
-        let names = name_ranks(&others);
-        let called = format!("{names} called {own} as collective {number}");
-        let (kind, problem) = match difference(own, usual) {
-            _ if is(Some(own), usual_next) && is(own_next, Some(usual)) => {
-                (Kind::OtherOrder, format!("{names} called {own} before {usual}, and the others after it"))
-            }
-            _ if is(own_next, Some(usual)) => {
-                (Kind::ExtraCall, format!("{called}, one more than the others"))
-            }
-            _ if is(Some(own), usual_next) => {
-                (Kind::MissingCall, format!("{names} left out collective {number}, {usual}"))
-            }
-            Some((kind, what)) => (kind, format!("{called}, and the others with another {what}: {usual}")),
-            _ => (Kind::OtherOperation, format!("{called}, where the others called {usual}")),
-        };
-        Finding::new(job, kind, others, problem, calls.iter().map(|(rank, call)| (*rank, *call)))
-    }
+/// Returns the finding for different calls with this number. `following` has the calls of the next collective.
+fn call_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>, following: &Calls<'_>) -> Finding {
+    let (agreeing, others): (Vec<usize>, Vec<usize>) =
+        calls.keys().partition(|rank| is_same(calls[rank], usual));
+    let next = |rank: &usize| following.get(rank).copied();
+    let usual_next = agreeing.iter().find_map(next);
+    let is = |one: Option<&Record>, other: Option<&Record>| {
+        one.zip(other).is_some_and(|(one, other)| is_same(one, other))
+    };
+    let (own, own_next) = (calls[&others[0]], next(&others[0]));
+    let names = name_ranks(&others);
+    let called = format!("{names} called {own} as collective {number}");
+    let (kind, problem) = match difference(own, usual) {
+        _ if is(Some(own), usual_next) && is(own_next, Some(usual)) => {
+            (Kind::OtherOrder, format!("{names} called {own} before {usual}, and the others after it"))
+        }
+        _ if is(own_next, Some(usual)) => (Kind::ExtraCall, format!("{called}, one more than the others")),
+        _ if is(Some(own), usual_next) => {
+            (Kind::MissingCall, format!("{names} left out collective {number}, {usual}"))
+        }
+        Some((kind, what)) => (kind, format!("{called}, and the others with another {what}: {usual}")),
+        _ => (Kind::OtherOperation, format!("{called}, where the others called {usual}")),
+    };
+    Finding::new(&job.id, kind, others, problem, calls.iter().map(|(rank, call)| (*rank, *call)))
 }

@@ -1,8 +1,8 @@
-use std::fmt;
+use std::fmt::{self, Display};
 
 use serde::Serialize;
 
-use super::recording::{Job, Record, State};
+use super::recording::{Record, State};
 
 /// The maximum number of ranks that a sentence names.
 pub(super) const NAMED: usize = 32;
@@ -57,19 +57,22 @@ pub(super) struct Agreement {
     pub(super) call: String,
 }
 
+impl From<(usize, &Record)> for Call {
+    fn from((rank, record): (usize, &Record)) -> Self {
+        let site = record.site.as_ref().map(ToString::to_string);
+        Self { rank, call: record.to_string(), site, state: record.state }
+    }
+}
+
 impl Finding {
-    pub(super) fn new<'a>(
-        job: &Job,
+    pub(super) fn new(
+        communicator: impl Display,
         kind: Kind,
         ranks: Vec<usize>,
         problem: String,
-        calls: impl IntoIterator<Item = (usize, &'a Record)>,
+        calls: impl IntoIterator<Item: Into<Call>>,
     ) -> Self {
-        let call = |(rank, record): (usize, &Record)| {
-            let site = record.site.as_ref().map(ToString::to_string);
-            Call { rank, call: record.to_string(), site, state: record.state }
-        };
-        let (communicator, calls) = (job.id.clone(), calls.into_iter().map(call).collect());
+        let (communicator, calls) = (communicator.to_string(), calls.into_iter().map(Into::into).collect());
         let (more_ranks, collective, last_agreement) = (0, None, None);
         Self { communicator, kind, ranks, more_ranks, collective, problem, calls, last_agreement }
     }
@@ -93,7 +96,12 @@ pub(super) fn name_first_ranks(ranks: &[usize], count: usize) -> String {
     }
 }
 
-impl fmt::Display for Finding {
+/// Returns `rank 1 has`, or `ranks 1, 2 and 5 have`.
+pub(super) fn ranks_have(ranks: &[usize]) -> String {
+    format!("{} {}", name_ranks(ranks), if ranks.len() == 1 { "has" } else { "have" })
+}
+
+impl Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.problem)?;
         for Call { rank, call, site, state } in &self.calls {

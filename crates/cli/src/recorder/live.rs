@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
+use itertools::Itertools;
 use libnccl_observe::variables::{RECORDER_FILE, RECORDER_SIGNAL};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -46,10 +47,7 @@ struct Head {
 /// Returns the files that the processes or their descendants write within `limit`. Processes that write none are named on stderr.
 /// Fails if no process writes one.
 pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
-    let mut ranks = Vec::new();
-    for process in processes {
-        ranks.extend(find_ranks(*process)?);
-    }
+    let mut ranks: Vec<Rank> = processes.iter().map(|id| find_ranks(*id)).flatten_ok().try_collect()?;
     let (start, time) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);
     let mut problems = Vec::new();
     ranks.retain(|rank| {
@@ -75,9 +73,8 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     }
     problems.extend(ranks.iter().map(|rank| {
         let (id, prefix) = (rank.id, rank.prefix.display());
-        format!(
-            "process {id} has not written {prefix}*.json within {limit:?}: it is stopped, or cannot write it"
-        )
+        let reason = "it is stopped, or cannot write it";
+        format!("process {id} has not written {prefix}*.json within {limit:?}: {reason}")
     }));
     if files.is_empty() {
         bail!("{}", problems.join("\n"));

@@ -17,27 +17,22 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use itertools::Itertools;
 use serde::Serialize;
 
 use crate::{file, output};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
-#[derive(Debug, Args)]
-pub(crate) struct RecorderArguments {
-    #[command(subcommand)]
-    command: RecorderCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum RecorderCommand {
+pub(crate) enum RecorderCommand {
     /// Say at which operation the ranks of a job diverged, and which ranks are to blame
     Diff(DiffArguments),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("../help/recorder_diff.txt").trim_end())]
-struct DiffArguments {
+pub(crate) struct DiffArguments {
     /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -53,12 +48,6 @@ struct DiffArguments {
     /// Write a page with a timeline of each rank to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
-    match &arguments.command {
-        RecorderCommand::Diff(arguments) => diff(arguments),
-    }
 }
 
 /// The outcome. The field names are also the names in the JSON.
@@ -77,7 +66,7 @@ struct Summary {
     recorded: usize,
 }
 
-fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
+pub(crate) fn run(RecorderCommand::Diff(arguments): &RecorderCommand) -> Result<ExitCode> {
     let written = match &arguments.pid[..] {
         [] => vec![],
         processes => live::request(processes, arguments.timeout)?,
@@ -85,10 +74,8 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let files = recording::candidates(&arguments.paths, written)?;
     if let Some(dumps) = pytorch::read(&files)? {
         let is_sound = pytorch::diff(&dumps, arguments.json)?;
-        ensure!(
-            arguments.html.is_none(),
-            "--html: there is no timeline of PyTorch's dumps, only of libnccl's recordings"
-        );
+        let problem = "there is no timeline of PyTorch's dumps, only of libnccl's recordings";
+        ensure!(arguments.html.is_none(), "--html: {problem}");
         return Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let Recordings { jobs, left_out, lacks_some } = recording::read(files)?;
@@ -170,8 +157,7 @@ fn different_libraries(job: &Job) -> Option<String> {
             users.entry(contents).or_insert_with(|| (vec![], library)).0.push(*rank);
         }
     }
-    let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks)));
-    let uses = uses.collect::<Vec<_>>().join("; ");
+    let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks))).join("; ");
     (users.len() > 1).then(|| format!("{job}: the ranks use different NCCL libraries: {uses}"))
 }
 
@@ -184,7 +170,10 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     let (names, size) = (name_first_ranks(&missing, count), job.size);
     let problem = format!("there is no recording of {names} of {size}: dead, or none was requested");
     let more_ranks = count - missing.len();
-    Some(Finding { more_ranks, ..Finding::new(job, Kind::MissingRank, missing, problem, job.open_calls()) })
+    Some(Finding {
+        more_ranks,
+        ..Finding::new(&job.id, Kind::MissingRank, missing, problem, job.open_calls())
+    })
 }
 
 /// Returns the call that has not returned on some ranks, although no rank is missing in it.
@@ -196,6 +185,6 @@ fn not_completed(job: &Job) -> Option<Finding> {
         None => "each send has its receive",
     };
     let problem = format!("{record} has not returned on {}, although {callers}", name_ranks(&ranks));
-    let finding = Finding::new(job, Kind::NotCompleted, ranks, problem, job.open_calls());
+    let finding = Finding::new(&job.id, Kind::NotCompleted, ranks, problem, job.open_calls());
     Some(Finding { collective: record.collective, ..finding })
 }

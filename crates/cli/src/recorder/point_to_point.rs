@@ -73,7 +73,7 @@ impl Link<'_> {
                 let send_name = format!("send {number} from rank {source} to rank {destination}");
                 let problem = format!("{send_name}: {sent} are sent, and {expected} expected");
                 let (ranks, calls) = (vec![source, destination], [(source, *send), (destination, *receive)]);
-                return Some(Finding::new(job, Kind::OtherMessage, ranks, problem, calls));
+                return Some(Finding::new(&job.id, Kind::OtherMessage, ranks, problem, calls));
             }
             (Some(send), None) => {
                 let send_name = format!("send {number} of rank {source}");
@@ -89,7 +89,7 @@ impl Link<'_> {
         };
         let other = job.ranks.get(&missing).and_then(Rank::open_call).map(|call| (missing, call));
         let calls = [Some((caller, record)), other].into_iter().flatten();
-        Some(Finding::new(job, Kind::UnmatchedMessage, vec![missing], problem, calls))
+        Some(Finding::new(&job.id, Kind::UnmatchedMessage, vec![missing], problem, calls))
     }
 }
 

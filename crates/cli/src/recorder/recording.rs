@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::{fmt, io};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use itertools::Itertools;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -29,7 +30,6 @@ struct Recording {
     #[serde(default)]
     host: String,
     process: u32,
-    #[serde(default)]
     library: Option<LibraryFile>,
     communicators: Vec<Communicator>,
 }
@@ -43,7 +43,7 @@ pub(super) struct LibraryFile {
     pub(super) hash: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Process {
     host: String,
     id: u32,
@@ -72,7 +72,6 @@ pub(super) struct Record {
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
     /// The C function, for a program in C or in a language that calls C.
-    #[serde(default)]
     function: Option<String>,
     pub(super) data_type: Option<String>,
     pub(super) sent: u64,
@@ -80,14 +79,11 @@ pub(super) struct Record {
     /// The root or the peer.
     pub(super) peer: Option<usize>,
     /// The rank from which a `send_recv` receives.
-    #[serde(default)]
     pub(super) source: Option<usize>,
     /// The number of the first operation of the same group.
     pub(super) group: Option<u64>,
-    #[serde(default)]
     pub(super) site: Option<Site>,
     pub(super) queued_ns: u64,
-    #[serde(default)]
     pub(super) completed_ns: Option<u64>,
     pub(super) state: State,
 }
@@ -107,13 +103,6 @@ pub(super) enum State {
     Completed,
     /// The call returned an error, for example after a timeout.
     Failed,
-}
-
-impl State {
-    /// Returns whether the operation did not complete, and its rank waited or still waits for others.
-    pub(super) fn is_open(self) -> bool {
-        matches!(self, Self::Called | Self::Failed)
-    }
 }
 
 /// The ranks of one communicator that have a recording.
@@ -139,7 +128,6 @@ pub(super) struct Rank {
     read: u64,
 }
 
-/// The jobs of the files.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
     /// One job per communicator.
@@ -173,21 +161,15 @@ pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec
 /// left out.
 pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
+    let candidates = candidates.into_iter().filter(|file| file.is_named || is_json(&file.path));
     for Candidate { path, is_named, bytes } in candidates {
-        if !is_named && !is_json(&path) {
-            continue;
-        }
-        let (error, is_foreign) = match bytes {
-            Err(error) => (error, false),
+        match bytes {
+            Err(error) => all.leave_out(error, is_named, true)?,
             Ok(text) => match parse(&text, &path) {
-                Ok(own) => {
-                    parsed.push((path, is_named, own));
-                    continue;
-                }
-                Err(error) => (error, is_foreign(&text)),
+                Ok(own) => parsed.push((path, is_named, own)),
+                Err(error) => all.leave_out(error, is_named, !is_foreign(&text))?,
             },
-        };
-        all.leave_out(error, is_named, !is_foreign)?;
+        }
     }
     let are_earlier = earlier(parsed.iter().map(|(.., own)| &own[..]).collect());
     let (mut known, mut is_empty) = (BTreeMap::new(), true);
@@ -237,18 +219,14 @@ fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
             break;
         }
     }
-    let mut written: BTreeMap<usize, u64> = BTreeMap::new();
-    let mut begun: BTreeMap<usize, Option<u64>> = BTreeMap::new();
-    for (own, group) in recordings.iter().zip(&groups) {
-        for (.., rank) in *own {
-            let last = written.entry(*group).or_default();
-            *last = rank.read.max(*last);
-            let Some(first) = rank.records.first() else { continue };
-            let first = rank.is_whole().then_some(first.queued_ns);
-            begun.entry(*group).and_modify(|begun| *begun = first.min(*begun)).or_insert(first);
-        }
-    }
-    let newest = begun.into_values().flatten().max();
+    let of_groups = recordings.iter().zip(&groups);
+    let ranks = of_groups.flat_map(|(own, group)| own.iter().map(|(.., rank)| (*group, rank))).collect_vec();
+    let written = ranks.iter().map(|(group, rank)| (*group, rank.read)).into_grouping_map().max();
+    let begun = ranks.iter().filter_map(|(group, rank)| {
+        let first = rank.records.first()?;
+        Some((*group, rank.is_whole().then_some(first.queued_ns)))
+    });
+    let newest = begun.into_grouping_map().min().into_values().flatten().max();
     let is_earlier =
         |group: &usize| newest.zip(written.get(group)).is_some_and(|(begun, last)| *last < begun);
     groups.iter().map(is_earlier).collect()
@@ -271,22 +249,16 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
             files.push((path.clone(), true));
             continue;
         }
-        let directory = || format!("cannot read the directory {}", path.display());
-        let mut found = Vec::new();
-        for entry in fs::read_dir(path).with_context(directory)? {
-            let file = entry.with_context(directory)?.path();
-            if is_json(&file) || pytorch::rank_of(&file).is_some() {
-                found.push(file);
-            }
-        }
-        if found.is_empty() {
-            bail!(
-                "no recording in the directory {}: expected files *.json, or dumps of PyTorch whose names end in the rank",
-                path.display()
-            );
-        }
-        found.sort();
-        files.extend(found.into_iter().map(|file| (file, false)));
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.with_context(|| format!("cannot read the directory {}", path.display()))?;
+        let is_possible = |file: &PathBuf| is_json(file) || pytorch::rank_of(file).is_some();
+        let found = entries.iter().map(DirEntry::path).filter(is_possible).sorted();
+        ensure!(
+            found.len() > 0,
+            "no recording in the directory {}: expected files *.json, or dumps of PyTorch whose names end in the rank",
+            path.display()
+        );
+        files.extend(found.map(|file| (file, false)));
     }
     Ok(files)
 }
@@ -393,21 +365,16 @@ impl Rank {
                 ensure!(own > last, "collective number {own}: expected one above {last}");
                 collectives = Some((first, own));
             }
-            if state.is_open() {
+            // The rank waited or still waits for others.
+            if matches!(state, State::Called | State::Failed) {
                 open = open.or(Some(index));
             }
         }
-        if let Some(count) = count {
-            // Otherwise the rank would seem to have called nothing.
-            ensure!(
-                count == 0 || !records.is_empty(),
-                "count {count}: expected a record of the last operation at least"
-            );
-            ensure!(
-                count <= last,
-                "count {count}: expected {last} at most, the number of the last operation"
-            );
-        }
+        let count = count.unwrap_or(0);
+        // Otherwise the rank would seem to have called nothing.
+        let expected = "a record of the last operation at least";
+        ensure!(count == 0 || !records.is_empty(), "count {count}: expected {expected}");
+        ensure!(count <= last, "count {count}: expected {last} at most, the number of the last operation");
         Ok(Self { process, library: None, records, collectives, open, read })
     }
 
@@ -420,7 +387,6 @@ impl Rank {
         self.collectives.map_or(0, |(_, last)| last)
     }
 
-    /// Returns the number of the first recorded collective.
     pub(super) fn first_collective(&self) -> u64 {
         self.collectives.map_or(1, |(first, _)| first)
     }

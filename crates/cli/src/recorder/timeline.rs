@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use itertools::Itertools;
+
 use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
 use crate::output::in_xml;
@@ -18,23 +20,17 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> S
     if findings.is_empty() {
         text += "<p>All ranks agree.</p>\n";
     }
-    for finding in findings {
-        text += &format!("<pre>{}</pre>\n", in_xml(&finding.to_string()));
-    }
-    for problem in left_out {
-        text += &format!("<p>Left out: {}</p>\n", in_xml(problem));
-    }
+    text.extend(findings.iter().map(|finding| format!("<pre>{}</pre>\n", in_xml(&finding.to_string()))));
+    text.extend(left_out.iter().map(|problem| format!("<p>Left out: {}</p>\n", in_xml(problem))));
     let chart = |job: &Job| format!("<h2>{}</h2>\n{}\n", in_xml(&job.to_string()), chart(job));
     let charts: String = jobs.iter().map(chart).collect();
     format!(include_str!("timeline.html"), findings = text, charts = charts)
 }
 
 fn chart(job: &Job) -> String {
-    let times = || {
-        let records = job.ranks.values().flat_map(|rank| &rank.records);
-        records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten()
-    };
-    let (start, end) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let records = job.ranks.values().flat_map(|rank| &rank.records);
+    let times = records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten();
+    let (start, end) = times.minmax().into_option().unwrap_or_default();
     // Calls that have not returned last until the end, which is drawn slightly later.
     let span = ((end - start) as f64).max(1000.0) * 1.05;
     let x = |time: u64| LEFT + (time.saturating_sub(start)) as f64 / span * (WIDTH - LEFT - 10.0);
@@ -81,9 +77,7 @@ fn rows(job: &Job) -> Vec<(String, &[Record])> {
     let gaps = job.missing().map(|gap| (gap.start, (label(&gap), <&[Record]>::default())));
     let ranks =
         job.ranks.iter().map(|(rank, Rank { records, .. })| (*rank, (format!("rank {rank}"), &records[..])));
-    let mut rows: Vec<_> = gaps.chain(ranks).collect();
-    rows.sort_by_key(|(first, _)| *first);
-    rows.into_iter().map(|(_, row)| row).collect()
+    gaps.chain(ranks).sorted_by_key(|(first, _)| *first).map(|(_, row)| row).collect()
 }
 
 fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {

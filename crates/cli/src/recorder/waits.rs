@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
-use super::finding::{Finding, Kind, name_ranks};
+use itertools::Itertools;
+
+use super::finding::{Call, Finding, Kind, name_ranks};
 use super::point_to_point::PointToPoint;
 use super::recording::{Job, Process, Rank, Record};
 
@@ -26,7 +28,8 @@ impl<'a> Wait<'a> {
 
 /// Returns the finding for callers that wait for each other and are not all in one call, if there are any.
 pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
-    let several = with_several_ranks(jobs);
+    let several: BTreeSet<&Process> =
+        jobs.iter().flat_map(|job| job.ranks.values().map(|rank| &*rank.process).duplicates()).collect();
     let mut waits: BTreeMap<Caller<'_>, Wait<'_>> = BTreeMap::new();
     for job in jobs {
         for (rank, recorded) in &job.ranks {
@@ -46,10 +49,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     // Callers that wait only for callers outside of calls are not part of a cycle.
     let leads = lead_to_circle(&awaited);
     let waits: Vec<_> = waits.iter().zip(leads).filter(|(_, leads)| *leads).map(|(wait, _)| wait).collect();
-    let mut calls: BTreeMap<_, usize> = BTreeMap::new();
-    for wait in &waits {
-        *calls.entry(wait.call()).or_default() += 1;
-    }
+    let calls = waits.iter().map(|wait| wait.call()).counts();
     let rarest = calls.values().min()?;
     let (mut blamed, others): (Vec<&Wait<'_>>, Vec<&Wait<'_>>) =
         waits.iter().copied().partition(|wait| calls.get(&wait.call()) == Some(rarest));
@@ -58,10 +58,9 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
         blamed.retain(|wait| wait.record.group.is_none());
     }
     let first = blamed.first().or(others.first())?;
-    let ranks: BTreeSet<usize> = blamed.iter().map(|wait| wait.rank).collect();
-    let ranks: Vec<usize> = ranks.into_iter().collect();
-    let communicators: BTreeSet<&str> = waits.iter().map(|wait| wait.job.id.as_str()).collect();
-    let advice = if communicators.len() > 1 {
+    let ranks = blamed.iter().map(|wait| wait.rank).sorted().dedup().collect_vec();
+    let are_on_several = !waits.iter().map(|wait| &wait.job.id).all_equal();
+    let advice = if are_on_several {
         "all ranks have to use their communicators in the same order"
     } else {
         "all ranks have to call them in the same order, or in one group"
@@ -72,24 +71,14 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     };
     let (count, size) = (waits.len(), first.job.size);
     let problem = format!("{count} of {size} ranks wait for each other{names}: {advice}");
-    let calls = waits.iter().map(|wait| (wait.rank, wait.record));
-    let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem, calls);
-    for (call, wait) in finding.calls.iter_mut().zip(&waits) {
-        if communicators.len() > 1 {
+    let calls = waits.iter().map(|wait| {
+        let mut call = Call::from((wait.rank, wait.record));
+        if are_on_several {
             call.call += &format!(" on {}", wait.job);
         }
-    }
-    Some(finding)
-}
-
-fn with_several_ranks(jobs: &[Job]) -> BTreeSet<&Process> {
-    let mut several = BTreeSet::new();
-    for job in jobs {
-        let mut seen = BTreeSet::new();
-        let processes = job.ranks.values().map(|rank| &*rank.process);
-        several.extend(processes.filter(|process| !seen.insert(*process)));
-    }
-    several
+        call
+    });
+    Some(Finding::new(&first.job.id, Kind::CircularWait, ranks, problem, calls))
 }
 
 fn caller<'a>(several: &BTreeSet<&Process>, rank: usize, recorded: &'a Rank) -> Caller<'a> {
@@ -114,12 +103,10 @@ fn add_awaited(
     if waiting.is_empty() {
         return;
     }
-    let mut by_last: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (_, recorded, wait) in &waiting {
-        by_last.entry(recorded.last_collective()).or_default().push(*wait);
-    }
+    let by_last =
+        waiting.iter().map(|(_, recorded, wait)| (recorded.last_collective(), *wait)).into_group_map();
     let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
-    for (last, mut next) in by_last {
+    for (last, mut next) in by_last.into_iter().sorted() {
         next.extend(nodes.last_key_value().map(|(_, below)| *below));
         nodes.insert(last, awaited.len());
         awaited.push(next);

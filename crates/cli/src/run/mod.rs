@@ -39,8 +39,7 @@ use self::process::{ROLE, exit_code, requests_the_end};
 pub(crate) use self::process::{
     THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
 };
-use crate::output::CLOSED;
-use crate::output::write_to_stderr;
+use crate::output::{CLOSED, write_to_stderr};
 use crate::value_parser::{MAX_RANKS, whole};
 
 #[derive(Debug, Args)]
@@ -137,7 +136,6 @@ fn front(inherit: bool) -> Result<ExitCode> {
     let mut supervisor = command.spawn().context("cannot start the supervisor")?;
     let to_supervisor = Arc::new(supervisor.stdin.take().context("no pipe")?);
     let (sender, news) = channel();
-    let streams = if inherit { 0 } else { Stream::ALL.len() };
     if !inherit {
         copy(supervisor.stdout.take().context("no pipe")?, io::stdout(), &to_supervisor, &sender)?;
         copy(supervisor.stderr.take().context("no pipe")?, io::stderr(), &to_supervisor, &sender)?;
@@ -164,12 +162,12 @@ fn front(inherit: bool) -> Result<ExitCode> {
     }
     let code = exit_code(status);
     let mut patience = Duration::MAX;
-    let mut copied = 0;
-    while copied < streams {
+    let mut left = if inherit { 0 } else { Stream::ALL.len() };
+    while left > 0 {
         match news.recv_timeout(patience) {
             Ok(News::EndRequested) => patience = READ_TIME,
             Ok(News::Copied(result)) => {
-                copied += 1;
+                left -= 1;
                 match result.context("the ranks' output cannot be written") {
                     Ok(_) => {}
                     // The status of a failed rank has precedence.

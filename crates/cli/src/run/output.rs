@@ -55,7 +55,6 @@ impl Stream {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Output {
     stream: Stream,
     prefix: Vec<u8>,
@@ -87,21 +86,18 @@ impl Output {
         loop {
             line.clone_from(&self.prefix);
             let read = (&mut from).take(MAX_LINE).read_until(b'\n', &mut line);
-            let result = match read {
-                Ok(0) => return,
-                Ok(_) if report.is_none() => Ok(()),
-                Ok(_) => self.write(&mut line),
-                Err(error) => {
-                    if let Some(report) = report {
-                        report(error);
-                    }
-                    return;
-                }
-            };
-            if let Err(error) = result
+            let goes_on = matches!(read, Ok(1..));
+            let written = read.and_then(|_| match goes_on && report.is_some() {
+                true => self.write(&mut line),
+                false => Ok(()),
+            });
+            if let Err(error) = written
                 && let Some(report) = report.take()
             {
                 report(error);
+            }
+            if !goes_on {
+                return;
             }
         }
     }

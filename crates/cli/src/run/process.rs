@@ -1,11 +1,9 @@
 //! The processes of a run: roles, parent death signals, states, exit statuses, and descendants, whose orphans are adopted.
 
-use std::env;
-use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{
@@ -56,16 +54,9 @@ pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a child exits, without reaping it, so that it keeps its process id.
-pub(super) fn wait_without_reaping(pid: Pid) -> Result<()> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).context("cannot wait for a process")?;
-    Ok(())
-}
-
-/// Returns whether an unreaped child has exited.
-pub(super) fn has_exited(pid: Pid) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+/// Returns whether a child has exited; without `NOHANG`, waits for it. Does not reap it, so that it keeps its process id.
+pub(super) fn has_exited(pid: Pid, options: WaitIdOptions) -> bool {
+    let options = options | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok_and(|status| status.is_some())
 }
 
@@ -75,8 +66,7 @@ pub(super) fn requests_the_end(signal: Signal) -> bool {
 
 /// Returns whether this process was started with a signal ignored. Must be called before the process handles the signal.
 pub(crate) fn ignores(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    has_bit(&status, "SigIgn:", signal - 1)
+    has_bit(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "SigIgn:", signal - 1)
 }
 
 /// Returns a field of `/proc/PID/status`.
@@ -101,8 +91,7 @@ pub(super) fn state(pid: Pid) -> String {
 }
 
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&stat)
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Returns the first two fields after the name, which is in parentheses and may contain any character.

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result, bail};
+use itertools::Itertools;
 use libnccl::internal::environment::variable;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitIdOptions, kill_process_group};
 
 use super::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, has_exited, requests_the_end, this_program, wait_without_reaping};
+use super::process::{self, ROLE, has_exited, requests_the_end, this_program};
 use crate::preload;
 
 /// A rank of the last attempt, the first process of a process group.
@@ -75,8 +76,7 @@ impl<'a> Ranks<'a> {
         let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
         let (cpu, program) = arguments.cpu_and_program();
         let program = program.first().map(OsString::as_os_str).unwrap_or_default();
-        let cpu = cpu.map(|directory| variables_of_cpu(directory, program)).transpose()?;
-        let cpu = cpu.unwrap_or_default();
+        let cpu = cpu.map(|given| variables_of_cpu(given, program)).transpose()?.unwrap_or_default();
         Ok(Self { arguments, colors, reports, run_id, cpu, port: 0, ranks: vec![], open: None })
     }
 
@@ -101,14 +101,10 @@ impl<'a> Ranks<'a> {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
-        let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take().map_or(Ok(()), |from| self.copy(stdout, from));
+        let stderr = child.stderr.take().map_or(Ok(()), |from| self.copy(stderr, from));
         let mut child = Rank { child, status: None, sent: None };
-        let streams = [
-            from_stdout.map(|from| self.copy(stdout, from)),
-            from_stderr.map(|from| self.copy(stderr, from)),
-        ];
-        let watched = streams.into_iter().flatten().collect::<Result<()>>();
-        let watched = watched.and_then(|()| self.watch(rank, child.pid()));
+        let watched = stdout.and(stderr).and_then(|()| self.watch(rank, child.pid()));
         if watched.is_err() {
             let _ = child.child.kill();
             child.status = child.child.wait().ok();
@@ -120,12 +116,8 @@ impl<'a> Ranks<'a> {
     /// Sets torchrun's variables, which describe a rank and its job, and `LIBNCCL_RUN_ID`.
     fn set_variables(&self, command: &mut Command, attempt: u32, rank: usize) {
         let (rank, ranks) = (rank.to_string(), self.arguments.ranks.to_string());
-        for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
-            command.env(name, &rank);
-        }
-        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
-            command.env(name, &ranks);
-        }
+        command.envs(["RANK", "LOCAL_RANK", "ROLE_RANK"].map(|name| (name, &rank)));
+        command.envs(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"].map(|name| (name, &ranks)));
         command.env("GROUP_RANK", "0").env("GROUP_WORLD_SIZE", "1").env("ROLE_NAME", "default");
         command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", self.port.to_string());
         command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
@@ -139,7 +131,7 @@ impl<'a> Ranks<'a> {
     fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
         let reports = self.reports.clone();
         process::spawn(move || {
-            let _ = wait_without_reaping(pid);
+            has_exited(pid, WaitIdOptions::empty());
             reports.send(Report::Ended(rank))
         })
     }
@@ -164,7 +156,6 @@ impl<'a> Ranks<'a> {
         Ok((rank.pid(), status))
     }
 
-    /// Returns the running ranks, with their processes.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, Pid)> {
         let running = self.ranks.iter().enumerate().filter(|(_, rank)| rank.status.is_none());
         running.map(|(number, rank)| (number, rank.pid()))
@@ -199,7 +190,7 @@ impl<'a> Ranks<'a> {
         let asks = requests_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
         for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
             // A rank that has already exited did not exit because of this signal.
-            if asks && !has_exited(rank.pid()) {
+            if asks && !has_exited(rank.pid(), WaitIdOptions::NOHANG) {
                 rank.sent = Some(signal);
             }
             let _ = kill_process_group(rank.pid(), signal);
@@ -209,18 +200,12 @@ impl<'a> Ranks<'a> {
 
 /// Returns `rank 3`, or `ranks 0-2, 5`.
 fn name_ranks(ranks: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = vec![];
-    for rank in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
-            _ => ranges.push((*rank, *rank)),
-        }
-    }
-    let range = |(first, last): (usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    let name = |range: &[usize]| match range {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => range[0].to_string(),
     };
-    let names: Vec<String> = ranges.into_iter().map(range).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
+    let names = ranks.chunk_by(|rank, next| rank + 1 == *next).map(name).join(", ");
+    format!("rank{} {names}", if ranks.len() == 1 { "" } else { "s" })
 }
 
 const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";
@@ -255,17 +240,15 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
         None => preload::installed("libnccl-cpu")?.into(),
     };
     let has_library = |directory: &PathBuf| directory.join(LIBRARY).is_file();
-    let mut found: Vec<PathBuf> =
-        candidates.iter().find(|one| has_library(one)).cloned().into_iter().collect();
+    let mut found = Vec::from_iter(candidates.iter().find(|one| has_library(one)).cloned());
     if found.is_empty() && given.is_none() {
         found = directories_of_wheel(program);
     }
     if !found.iter().any(has_library) {
-        let names: Vec<_> = candidates.iter().map(|directory| directory.display().to_string()).collect();
+        let names = candidates.iter().map(|directory| directory.display()).join(" or ");
         let wheel = if given.is_none() { ", and `python3 -m libnccl_cpu` prints none" } else { "" };
         bail!(
-            "no {LIBRARY} in {}{wheel}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is",
-            names.join(" or ")
+            "no {LIBRARY} in {names}{wheel}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is"
         );
     }
     for directory in &mut found {

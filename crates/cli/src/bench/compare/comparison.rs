@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Result, bail, ensure};
+use itertools::Itertools;
 use serde::Serialize;
 
 use super::Side;
-use crate::bench::output::report::{Measured, Rank, Report, Row};
+use crate::bench::output::report::{Measured, Report, Row};
 use crate::bench::statistics::{Statistic, digits};
 use crate::output;
 
@@ -99,13 +100,12 @@ impl Comparison {
         let statistic = Statistic::of(one.rounds.iter().chain(&two.rounds));
         let rounds = [one, two].map(|side| side.rounds.iter().map(entries).collect::<Vec<_>>());
         let [own, others] = [&rounds[0][0], &rounds[1][0]];
-        let (mut rows, mut without_time) = (vec![], vec![]);
-        for Entry { key, .. } in own.iter().filter(|entry| find(others, &entry.key).is_some()) {
-            match Ratio::new(key, statistic, &rounds, threshold) {
-                Some(ratio) => rows.push(ratio),
-                None => without_time.push(format!("{key}: no two times above 0")),
-            }
-        }
+        let ratio = |Entry { key, .. }: &Entry<'_>| {
+            let ratio = Ratio::new(key, statistic, &rounds, threshold);
+            ratio.ok_or_else(|| format!("{key}: no two times above 0"))
+        };
+        let common = own.iter().filter(|entry| find(others, &entry.key).is_some());
+        let (rows, without_time): (Vec<_>, Vec<_>) = common.map(ratio).partition_result();
         if let Some(row) = without_time.first().filter(|_| rows.is_empty()) {
             bail!("{name} and {other} cannot be compared; {row}");
         }
@@ -199,10 +199,7 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
     });
     let mut differences: Vec<String> = parameters.collect();
     let devices = |report: &Report| {
-        let device = |rank: &Rank| rank.device.clone().unwrap_or_else(|| "host memory".into());
-        let mut devices: Vec<String> = report.ranks.iter().map(device).collect();
-        devices.dedup();
-        devices.join(" ")
+        report.ranks.iter().map(|rank| rank.device.as_deref().unwrap_or("host memory")).dedup().join(" ")
     };
     for (name, one, two) in [
         ("launch", a.launch.clone(), b.launch.clone()),
@@ -314,20 +311,15 @@ impl Display for Comparison {
 
 fn line(fields: [String; 11]) -> String {
     let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
-    let fields = fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}"));
-    fields.collect::<Vec<_>>().join("  ")
+    fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}")).join("  ")
 }
 
 impl Display for Key {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { bytes, data_type, op, root, in_place, before } = self;
         write!(f, "{bytes} bytes of {data_type}")?;
-        if let Some(op) = op {
-            write!(f, ", {op}")?;
-        }
-        if let Some(root) = root {
-            write!(f, ", root {root}")?;
-        }
+        op.iter().try_for_each(|op| write!(f, ", {op}"))?;
+        root.iter().try_for_each(|root| write!(f, ", root {root}"))?;
         if *in_place {
             write!(f, ", in place")?;
         }

@@ -12,11 +12,10 @@ use comparison::Comparison;
 use serde_json::{Map, Value};
 
 use super::arguments::refuse;
-use super::output::report::Report;
+use super::benchmark::Benchmark;
+use super::output::report::{Library, Measured, Rank, Report, Row};
 use super::output::{conclude, exit_code};
 use super::start::Backend;
-use crate::bench::benchmark::Benchmark;
-use crate::bench::output::report::{Library, Measured, Rank, Row};
 use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 use crate::value_parser::whole;
 use crate::{file, output};
@@ -197,17 +196,11 @@ fn parameters(line: &str) -> Map<String, Value> {
         (" unalign: ", "unalign"),
     ];
     let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
-    let mut parameters = Map::new();
-    for (theirs, ours) in names {
-        if let Some(number) = line.split_once(theirs).and_then(|(_, rest)| number(rest)) {
-            parameters.insert(ours.into(), number.into());
-        }
-    }
+    let named =
+        names.into_iter().filter_map(|(theirs, ours)| Some((ours, number(line.split_once(theirs)?.1)?)));
     // After the warm-up iterations, whose name ends with the same word.
-    if let Some(number) = line.split(" iters: ").nth(2).and_then(number) {
-        parameters.insert("iters".into(), number.into());
-    }
-    parameters
+    let iters = line.split(" iters: ").nth(2).and_then(number).map(|number| ("iters", number));
+    named.chain(iters).map(|(name, number)| (name.into(), number.into())).collect()
 }
 
 /// Parses a line: size, count, data type, reduction, root, then twice time, bandwidths and mismatches, followed by four more

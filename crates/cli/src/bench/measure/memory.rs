@@ -4,10 +4,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::slice;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use bytemuck::{cast_slice, cast_slice_mut};
 use cudarc::driver::sys::{
     CUdevice_attribute as Attribute, CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
     cuStreamQuery,
@@ -19,7 +19,7 @@ use libnccl::observer::Extent;
 use libnccl::window::{Registration, Window, WindowFlags};
 use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamRef};
 
-use super::ranks::Ranks;
+use super::ranks::{Rank, Ranks};
 use crate::bench::arguments::Register;
 use crate::bench::benchmark::Benchmark;
 use crate::bench::data::{BLOCK, Comparison, Data, Pattern};
@@ -156,29 +156,26 @@ impl Memory {
     }
 }
 
-/// Ranges and indices are in elements.
+/// Ranges and indices are in elements. No work may be in flight on a buffer that is filled, compared, written or read.
 impl Buffer {
-    /// Fills a range with a pattern. No work may be in flight on the buffer.
     pub(crate) fn fill(&mut self, part: Range<usize>, pattern: &Pattern) -> Result<()> {
         let (block, size) = (pattern.block(part.len()), self.data_type.size());
         blocks(part).try_for_each(|part| self.write(part.start, &block[..part.len() * size]))
     }
 
-    /// Compares the elements of a range with a pattern. No work may be in flight on the buffer.
     pub(crate) fn compare(&self, part: Range<usize>, pattern: &Pattern) -> Result<Comparison> {
         let mut comparison = Comparison::default();
         for block in blocks(part.clone()) {
-            let offset = block.start - part.start;
-            comparison.add(pattern.compare(&self.read(block)?), offset);
+            comparison.add(pattern.compare(&self.read(block.clone())?), block.start - part.start);
         }
         Ok(comparison)
     }
 
-    /// Copies the bytes of elements into the buffer from element `start` on. No work may be in flight on the buffer.
+    /// Copies the bytes of elements into the buffer from element `start` on.
     pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
         let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
         match &mut self.storage {
-            Storage::Host(words) => bytes_mut(words)[part].copy_from_slice(elements),
+            Storage::Host(words) => cast_slice_mut::<_, u8>(words)[part].copy_from_slice(elements),
             Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
                 // SAFETY: the range is within the buffer, and both live until the synchronization below.
@@ -191,11 +188,11 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns the bytes of the elements of a range. No work may be in flight on the buffer.
+    /// Returns the bytes of the elements of a range.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
         let part = self.bytes(part)?;
         match &self.storage {
-            Storage::Host(words) => Ok(Cow::Borrowed(&bytes(words)[part])),
+            Storage::Host(words) => Ok(Cow::Borrowed(&cast_slice::<_, u8>(words)[part])),
             &Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
                 let mut elements = vec![0; part.len()];
@@ -215,7 +212,7 @@ impl Buffer {
         ensure!(to.len() == part.len(), "a copy between buffers of different types");
         match (&mut self.storage, &from.storage) {
             (Storage::Host(own), Storage::Host(from)) => {
-                bytes_mut(own)[to].copy_from_slice(&bytes(from)[part]);
+                cast_slice_mut::<_, u8>(own)[to].copy_from_slice(&cast_slice(from)[part]);
             }
             (&mut Storage::Device { pointer, stream, .. }, &Storage::Device { pointer: from, .. }) => {
                 stream.context().bind_to_thread()?;
@@ -231,7 +228,7 @@ impl Buffer {
     pub(crate) fn part(&self, part: Range<usize>) -> Result<Slice<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
-            Storage::Host(words) => Slice::from_bytes(self.data_type, &bytes(words)[part])?,
+            Storage::Host(words) => Slice::from_bytes(self.data_type, &cast_slice::<_, u8>(words)[part])?,
             // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
             // them on one stream.
             Storage::Device { pointer, .. } => unsafe {
@@ -244,7 +241,9 @@ impl Buffer {
     pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<SliceMut<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &mut self.storage {
-            Storage::Host(words) => SliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
+            Storage::Host(words) => {
+                SliceMut::from_bytes(self.data_type, &mut cast_slice_mut::<_, u8>(words)[part])?
+            }
             // SAFETY: as in `part`, and the borrow is exclusive.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start) as *mut u8;
@@ -260,25 +259,23 @@ impl Buffer {
         written: Range<usize>,
     ) -> Result<(Slice<'_, AnyElement>, SliceMut<'_, AnyElement>)> {
         let (read, written) = (self.bytes(read)?, self.bytes(written)?);
-        match &mut self.storage {
+        let (read, written): (Slice<'_, u8>, SliceMut<'_, u8>) = match &mut self.storage {
             Storage::Host(words) => {
-                let parts = bytes_mut(words).get_disjoint_mut([read, written]);
+                let parts = cast_slice_mut::<_, u8>(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
-                let read = Slice::from_bytes(self.data_type, &*read)?;
-                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
+                ((&*read).into(), written.into())
             }
             &mut Storage::Device { pointer, .. } => {
                 ensure!(read.end <= written.start || written.end <= read.start, "the ranges overlap");
                 let (from, to) = (address(pointer, read.start), address(pointer, written.start));
                 // SAFETY: as in `part`, and the borrow is exclusive.
-                let (read, written) = unsafe {
-                    let read = Slice::<u8>::from_device_ptr(from as *const u8, read.len());
-                    (read, SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()))
-                };
-                let read = Slice::from_bytes(self.data_type, read)?;
-                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
+                unsafe {
+                    let read = Slice::from_device_ptr(from as *const u8, read.len());
+                    (read, SliceMut::from_device_ptr(to as *mut u8, written.len()))
+                }
             }
-        }
+        };
+        Ok((Slice::from_bytes(self.data_type, read)?, SliceMut::from_bytes(self.data_type, written)?))
     }
 
     pub(crate) fn allocation(&mut self) -> Result<&mut NcclBuffer<u8>> {
@@ -293,16 +290,6 @@ impl Buffer {
         let size = self.data_type.size();
         Ok(part.start * size..part.end * size)
     }
-}
-
-fn bytes(words: &[u64]) -> &[u8] {
-    // SAFETY: the same memory, in which any bytes are valid, for the same time.
-    unsafe { slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
-}
-
-fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: as in `bytes`, and the borrow is exclusive.
-    unsafe { slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 fn address(pointer: CUdeviceptr, byte: usize) -> CUdeviceptr {
@@ -321,15 +308,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(
-        nccl: &Nccl,
-        memory: &Memory,
-        data_type: DataType,
-        rank: usize,
-        length: usize,
-    ) -> Result<Self> {
-        let [send, recv] = [(); 2].map(|()| memory.buffer(nccl, data_type, length));
-        Ok(Self { send: send?, recv: recv?, rank })
+    pub(crate) fn new(nccl: &Nccl, member: &Rank, data_type: DataType, length: usize) -> Result<Self> {
+        let [send, recv] = [(); 2].map(|()| member.memory.buffer(nccl, data_type, length));
+        Ok(Self { send: send?, recv: recv?, rank: member.communicator.rank() })
     }
 
     /// Writes the data to send, and a different pattern where data will be received.
@@ -351,8 +332,7 @@ impl Buffers {
         let start = parameters.unalign + if in_place { shape.received_in_place(self.rank).start } else { 0 };
         let mut all = Comparison::default();
         for (part, pattern) in self.expected(case, data) {
-            let comparison = self.recv.compare(start + part.start..start + part.end, &pattern)?;
-            all.add(comparison, part.start);
+            all.add(self.recv.compare(start + part.start..start + part.end, &pattern)?, part.start);
         }
         Ok(all)
     }
@@ -410,8 +390,7 @@ impl Registrations {
                 }
             }
             Register::Symmetric => {
-                windows = ranks.nccl.try_group(|group| {
-                    let mut windows = vec![];
+                ranks.nccl.try_group(|group| {
                     for (member, buffers) in ranks.members.iter().zip(buffers) {
                         member.memory.make_current()?;
                         for buffer in [&mut buffers.send, &mut buffers.recv] {
@@ -421,7 +400,7 @@ impl Registrations {
                                 .push(unsafe { group.register_window(&member.communicator, buffer, flags) }?);
                         }
                     }
-                    anyhow::Ok(windows)
+                    anyhow::Ok(())
                 })?;
             }
         }
@@ -434,18 +413,12 @@ impl Registrations {
             return Ok(());
         }
         ranks.barrier()?;
-        for buffers in buffers {
-            for buffer in [&mut buffers.send, &mut buffers.recv] {
-                // SAFETY: all ranks have waited for their streams and then for each other.
-                unsafe { buffer.allocation()?.assume_idle() };
-            }
+        for buffer in buffers.iter_mut().flat_map(|buffers| [&mut buffers.send, &mut buffers.recv]) {
+            // SAFETY: all ranks have waited for their streams and then for each other.
+            unsafe { buffer.allocation()?.assume_idle() };
         }
-        for registration in self.local {
-            registration.deregister()?;
-        }
-        for window in self.windows {
-            window.deregister()?;
-        }
+        self.local.into_iter().try_for_each(Registration::deregister)?;
+        self.windows.into_iter().try_for_each(Window::deregister)?;
         // Other ranks may use their part until here, and the communicators are destroyed next.
         ranks.barrier()
     }

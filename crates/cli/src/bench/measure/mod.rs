@@ -69,14 +69,10 @@ impl<'w> Work<'w> {
         let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
         let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
         let arithmetic = Arithmetic::new(parameters.data_type)?;
-        let buffers = ranks.members.iter().map(|member| {
-            let (memory, rank) = (&member.memory, member.communicator.rank());
-            Buffers::new(&ranks.nccl, memory, parameters.data_type, rank, allocated)
-        });
-        let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let buffers = |member| Buffers::new(&ranks.nccl, member, parameters.data_type, allocated);
+        let mut buffers = ranks.members.iter().map(buffers).collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
-        let mul_sums = Vec::new();
-        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, has_one_clock })
+        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums: vec![], has_one_clock })
     }
 
     /// Deregisters the buffers. All ranks must call this.
@@ -103,8 +99,7 @@ impl<'w> Work<'w> {
     /// Measures an operation of one size. All ranks must call this.
     pub(crate) fn measure(&mut self, case: Case<'_>, seed: usize) -> Result<Measurement> {
         let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
-        let data = self.data(case.parameters, seed);
-        self.fill(case, &data)?;
+        self.fill(case, &self.data(case.parameters, seed))?;
         self.iterate(case, 0, 1)?;
         self.ranks.synchronize()?;
         self.ranks.barrier()?;
@@ -121,8 +116,7 @@ impl<'w> Work<'w> {
             times = Some(taken);
         }
         let comparisons = self.check(case, seed)?;
-        let operations = f64::from(iters) * f64::from(agg_iters);
-        let operations = operations * f64::from(cudagraph.max(1));
+        let operations = f64::from(iters) * f64::from(agg_iters) * f64::from(cudagraph.max(1));
         let first = self.ranks.first();
         let outcome = |member| Outcome {
             seconds: elapsed.as_secs_f64() / operations,
@@ -131,8 +125,7 @@ impl<'w> Work<'w> {
             iterations: times.as_ref().map(|times| times.summary(first + member, agg_iters)),
         };
         let outcomes: Vec<_> = (0..self.ranks.members.len()).map(outcome).collect();
-        let outcomes = self.ranks.gather(&outcomes)?;
-        Ok(measurement(case, outcomes, columns))
+        Ok(measurement(case, self.ranks.gather(&outcomes)?, columns))
     }
 
     fn data(&self, parameters: &Parameters, seed: usize) -> Data {
@@ -239,8 +232,7 @@ impl<'w> Work<'w> {
             // The buffer is filled again, because in-place operations have overwritten it.
             self.fill(case, &data)?;
             if case.parameters.procedure.cudagraph > 0 {
-                let graphs = self.capture(case, 1, 1)?;
-                graphs.iter().try_for_each(CudaGraph::launch)?;
+                self.capture(case, 1, 1)?.iter().try_for_each(CudaGraph::launch)?;
             } else {
                 self.iterate(case, 0, 1)?;
             }
@@ -351,14 +343,28 @@ fn start_on<'b, 'c>(
         recv =
             recv.get_mut(rank * shape.count..(rank + 1) * shape.count).context("the buffer is too short")?;
     }
-    match benchmark {
-        Benchmark::AllToAllV => {
+    match (benchmark, in_place) {
+        (Benchmark::AllReduce, false) => comm.all_reduce(send, recv, op, on)?,
+        (Benchmark::AllReduce, true) => comm.all_reduce_in_place(recv, op, on)?,
+        (Benchmark::Broadcast, false) => comm.broadcast(send, recv, root, on)?,
+        (Benchmark::Broadcast, true) => comm.broadcast_in_place(recv, root, on)?,
+        (Benchmark::Reduce, false) => comm.reduce(send, recv, op, root, on)?,
+        (Benchmark::Reduce, true) => comm.reduce_in_place(recv, op, root, on)?,
+        (Benchmark::AllGather, false) => comm.all_gather(send, recv, on)?,
+        (Benchmark::AllGather, true) => comm.all_gather_in_place(recv, on)?,
+        (Benchmark::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, on)?,
+        (Benchmark::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, on)?,
+        (Benchmark::AllToAll, _) => comm.all_to_all(send, recv, on)?,
+        (Benchmark::Gather, false) => comm.gather(send, recv, root, on)?,
+        (Benchmark::Gather, true) => comm.gather_in_place(recv, root, on)?,
+        (Benchmark::Scatter, false) => comm.scatter(send, recv, root, on)?,
+        (Benchmark::Scatter, true) => comm.scatter_in_place(recv, root, on)?,
+        (Benchmark::AllToAllV, _) => {
             let (mut sent, mut rest) = (0, recv);
             for peer in 0..ranks {
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
                 if to > 0 {
-                    let part = send.get(sent..sent + to).context("the buffer is too short")?;
-                    comm.send(part, peer, on)?;
+                    comm.send(send.get(sent..sent + to).context("the buffer is too short")?, peer, on)?;
                     sent += to;
                 }
                 if from > 0 {
@@ -368,13 +374,12 @@ fn start_on<'b, 'c>(
                 }
             }
         }
-        Benchmark::SendRecv => {
+        (Benchmark::SendRecv, _) => {
             comm.send(send, (rank + 1) % ranks, on)?;
             comm.recv(recv, (rank + ranks - 1) % ranks, on)?;
         }
         // Several groups: see `hypercube`.
-        Benchmark::HyperCube => {}
-        _ => benchmark.start(comm, (send, recv), in_place, op, root, on)?,
+        (Benchmark::HyperCube, _) => {}
     }
     Ok(())
 }

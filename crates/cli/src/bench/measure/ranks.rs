@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use bytemuck::cast_slice;
 use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,6 @@ impl Ranks {
         self.members.first().map_or(0, |member| member.communicator.rank())
     }
 
-    /// Counts started operations, if there is a timeout.
     #[inline]
     pub(crate) fn count_operation(&self) {
         if let Some(count) = &self.operations {
@@ -126,10 +126,7 @@ impl Ranks {
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
-            let bytes: Vec<u8> = part.iter().flat_map(|number| number.to_ne_bytes()).collect();
-            for member in &mut self.members {
-                member.numbers.write(0, &bytes)?;
-            }
+            self.members.iter_mut().try_for_each(|member| member.numbers.write(0, cast_slice(part)))?;
             self.reduce_numbers(part.len(), op)?;
             let member = self.members.first().context("a thread without ranks")?;
             let bytes = member.numbers.read(0..part.len())?;
@@ -146,6 +143,11 @@ impl Ranks {
             })
         })?;
         self.synchronize()
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
+        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
+        self.gather(&own)
     }
 
     pub(crate) fn destroy(mut self) -> Result<()> {
@@ -199,13 +201,6 @@ pub(crate) struct Description {
     /// The free bytes of the host, unless the ranks use the memory of GPUs.
     host_bytes: Option<u64>,
     device_bytes: u64,
-}
-
-impl Ranks {
-    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
-    }
 }
 
 fn describe(rank: &Rank) -> Result<Description> {

@@ -92,43 +92,35 @@ impl Output {
             parameters: parameters.report(),
             ..Report::default()
         };
-        let table = if self.has_table() {
-            let mut table = Table::new(output::stdout());
+        let mut table = self.has_table().then(|| Table::new(output::stdout()));
+        if let Some(table) = &mut table {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
             table.head(&library, &report.library, parameters, ranks)?;
-            Some(table)
-        } else {
-            None
-        };
-        let progress = progress_bar(rows, "rows");
-        *self.lock() = Some(Written { table, report, progress });
+        }
+        *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
     }
 
-    /// Writes a row; `in_place` is `None` for an operation without an in-place form.
-    pub(crate) fn row(
-        &self,
-        case: Case<'_>,
-        out_of_place: &Measurement,
-        in_place: Option<&Measurement>,
-    ) -> Result<()> {
+    /// Writes the row of a measurement out of place, and one in place if the operation has this form.
+    pub(crate) fn row(&self, case: Case<'_>, measurements: &[Option<Measurement>; 2]) -> Result<()> {
         let Case { parameters, shape, .. } = case;
         let mut written = self.lock();
         let written = written.as_mut().context("a row before the head")?;
+        let measurements = measurements.each_ref().map(Option::as_ref);
+        let [out_of_place, in_place] = measurements.map(|one| one.map(|one| one.measured.clone()));
         let row = Row {
             bytes: (shape.total() * parameters.data_type.size()) as u64,
             count: shape.count as u64,
             data_type: parameters.data_type.to_string(),
             op: parameters.op().map(|op| op.to_string()),
             root: parameters.root(),
-            out_of_place: Some(out_of_place.measured.clone()),
-            in_place: in_place.map(|measurement| measurement.measured.clone()),
+            out_of_place,
+            in_place,
         };
         let mut wrong = vec![];
-        for (measurement, is_in_place) in [(Some(out_of_place), false), (in_place, true)] {
-            for (rank, first) in measurement.iter().flat_map(|measurement| &measurement.wrong) {
+        for (measurement, in_place) in measurements.into_iter().zip([false, true]) {
+            for (rank, first) in measurement.iter().flat_map(|measurement| &measurement.wrong).cloned() {
                 let (bytes, data_type, op) = (row.bytes, row.data_type.clone(), row.op.clone());
-                let (rank, first, in_place) = (*rank, first.clone(), is_in_place);
                 wrong.push(WrongElement { bytes, data_type, op, in_place, rank, first });
             }
         }
@@ -137,7 +129,7 @@ impl Output {
         progress.inc(1);
         progress.suspend(|| -> Result<()> {
             if let Some(table) = table {
-                let columns = [out_of_place.columns, in_place.and_then(|measurement| measurement.columns)];
+                let columns = measurements.map(|measurement| measurement?.columns);
                 table.row(parameters, &row, columns, &wrong)?;
             }
             if self.csv == Some(None) { write(&None, &csv_line(&row)) } else { Ok(()) }
@@ -261,11 +253,9 @@ pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
     } else {
         ProgressDrawTarget::hidden()
     };
-    let bar = ProgressBar::with_draw_target(rows, target);
     let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::with_draw_target(rows, target).with_style(style);
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(200));
     }

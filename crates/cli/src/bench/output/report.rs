@@ -45,7 +45,6 @@ pub(crate) struct Library {
     /// The file, unless the library is linked or part of the program.
     pub(crate) path: Option<PathBuf>,
     /// The identity of that file; `None` also for the output of nccl-tests.
-    #[serde(default)]
     pub(crate) file: Option<LibraryFile>,
     /// `link`, `dlopen`, or `cpu` for the CPU backend in the program.
     pub(crate) backend: String,

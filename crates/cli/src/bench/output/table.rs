@@ -20,13 +20,11 @@ pub(crate) struct Table<W> {
     out: W,
     /// The number of results with mismatches, which nccl-tests counts instead of the mismatches.
     wrong_results: usize,
-    /// The width of the column with the time of each row, or 0 without this column.
-    timestamp: usize,
 }
 
 impl<W: Write> Table<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self { out, wrong_results: 0, timestamp: 0 }
+        Self { out, wrong_results: 0 }
     }
 
     /// Writes the library and its file, the CUDA emulation if there is one, the parameters, the ranks and the column titles.
@@ -93,18 +91,14 @@ impl<W: Write> Table<W> {
         let Columns { report_cputime, report_timestamps, per_iter_timing, .. } = parameters.columns;
         let time = if report_cputime { "cputime" } else { "time" };
         let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
-        self.timestamp = if report_timestamps { 19 } else { 0 };
-        let [titles, units] = if per_iter_timing {
-            let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
-            [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
-        } else {
-            Default::default()
-        };
-        let both = if per_iter_timing {
-            "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
-        } else {
-            "         out-of-place                       in-place          "
-        };
+        let width = if report_timestamps { 19 } else { 0 };
+        let mut both = "         out-of-place                       in-place          ";
+        let [mut titles, mut units] = <[String; 2]>::default();
+        if per_iter_timing {
+            both = "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)";
+            titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
+            units = iteration_columns(["(us)", "(us)", "(us)", "(%)"]);
+        }
         writeln!(self.out, "# {}  {both}", fields(10, ["", "", "", "", ""]))?;
         for (names, columns, more, last) in [
             (["size", "count", "type", "redop", "root"], [time, "algbw", "busbw", "#wrong"], titles, title),
@@ -112,7 +106,6 @@ impl<W: Write> Table<W> {
         ] {
             let [time, algbw, busbw, wrong] = columns;
             let form = format!("  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}{more}");
-            let width = self.timestamp;
             writeln!(self.out, "# {}{form}{form} {last:>width$}", fields(10, names))?;
         }
         Ok(())
@@ -130,16 +123,14 @@ impl<W: Write> Table<W> {
             [&row.bytes.to_string(), &row.count.to_string(), &row.data_type, &parameters.op_name(), &root];
         let mut line = fields(12, names.map(|name| &**name));
         for (measured, columns) in [&row.out_of_place, &row.in_place].into_iter().zip(columns) {
-            line += &measured
-                .as_ref()
-                .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
+            line += &measured.as_ref().map_or("      N/A     N/A     N/A    N/A".into(), form);
             if parameters.columns.per_iter_timing {
                 let texts = columns.map(|values| values.map(|value| number(value, 7)));
                 let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));
                 line += &iteration_columns(texts.each_ref().map(String::as_str));
             }
         }
-        if self.timestamp > 0 {
+        if parameters.columns.report_timestamps {
             let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
             line += &format!("{:>21}", now.replace('T', " ").trim_end_matches('Z'));
         }
@@ -235,13 +226,8 @@ fn general(value: f64) -> String {
 /// Formats a number as `%e` of C does: an exponent has a sign and two digits.
 fn exponent(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
-    match text.split_once('e') {
-        Some((digits, power)) => match power.strip_prefix('-') {
-            Some(power) => format!("{digits}e-{power:0>2}"),
-            None => format!("{digits}e+{power:0>2}"),
-        },
-        None => text,
-    }
+    let parts = text.split_once('e').and_then(|(digits, power)| Some((digits, power.parse::<i32>().ok()?)));
+    parts.map_or(text.clone(), |(digits, power)| format!("{digits}e{power:+03}"))
 }
 
 #[cfg(test)]

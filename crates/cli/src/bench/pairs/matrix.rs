@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::Result;
+use itertools::Itertools;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
@@ -164,9 +165,8 @@ fn elements(number: u64) -> String {
 /// Returns the medians of latency and bandwidth, the upper of two middle values; `None` without links.
 fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) -> Option<(f64, f64)> {
     let median = |value: fn(&Link) -> f64| {
-        let mut values: Vec<f64> = links.clone().map(|(_, _, link)| value(link)).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        let mut values = links.clone().map(|(_, _, link)| value(link)).sorted_by(f64::total_cmp);
+        values.nth(values.len() / 2)
     };
     Some((median(|link| link.latency_us)?, median(|link| link.bandwidth)?))
 }
@@ -196,7 +196,6 @@ struct Map<'a> {
     is_more_better: bool,
 }
 
-/// Draws both matrices as heat maps.
 pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
     let ranks = pairs.links.len() as i32;
     let cell = (WIDTH / ranks).max(6);
@@ -254,17 +253,10 @@ impl Map<'_> {
                 }
             }
         }
-        self.scale(area, (left, HEAD + side + 18), side, least, most)
+        self.scale(area, left, HEAD + side + 18, side, least, most)
     }
 
-    fn scale(
-        &self,
-        area: &Area<'_>,
-        (left, top): (i32, i32),
-        width: i32,
-        least: f64,
-        most: f64,
-    ) -> Result<()> {
+    fn scale(&self, area: &Area<'_>, left: i32, top: i32, width: i32, least: f64, most: f64) -> Result<()> {
         const STEPS: i32 = 60;
         for step in 0..STEPS {
             let (begin, end) = (left + width * step / STEPS, left + width * (step + 1) / STEPS);

@@ -9,15 +9,14 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use itertools::Itertools;
 use libnccl::{Config, DataType, ReduceOp};
 
 use super::arguments::refuse;
 use super::compare::ratio;
-use super::data::Arithmetic;
-use super::data::{Data, Reduction};
+use super::data::{Arithmetic, Data, Reduction};
 use super::measure::memory::{Buffer, Memory};
-use super::measure::ranks::available_bytes;
-use super::measure::ranks::{Rank, Ranks};
+use super::measure::ranks::{Rank, Ranks, available_bytes};
 use super::output::{conclude, exit_code, progress_bar};
 use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};
@@ -158,32 +157,30 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
         *lock(measured) = Some(pairs);
     }
     ranks.barrier()?;
-    for low in 0..job.size {
-        for high in low + 1..job.size {
-            let rank = &ranks.members[0];
-            let side = match own {
-                own if own == low => endpoint.exchange(rank, high)?,
-                own if own == high => endpoint.exchange(rank, low)?,
-                _ => Link::default(),
-            };
-            // The others wait for the pair, too.
-            let sides = ranks.gather(&[side])?;
-            let Some(progress) = &progress else { continue };
-            let link = |from: usize, to: usize| Link {
-                latency_us: sides[low].latency_us,
-                median_latency_us: sides[low].median_latency_us,
-                wrong: sides[to].wrong,
-                first_wrong: sides[to].first_wrong,
-                ..sides[from].clone()
-            };
-            // The signal thread may have taken them.
-            if let Some(pairs) = lock(measured).as_mut() {
-                pairs.links[low][high] = Some(link(low, high));
-                pairs.links[high][low] = Some(link(high, low));
-            }
-            progress.set_message(format!("ranks {low} and {high}"));
-            progress.inc(1);
+    for (low, high) in (0..job.size).tuple_combinations() {
+        let rank = &ranks.members[0];
+        let side = match own {
+            own if own == low => endpoint.exchange(rank, high)?,
+            own if own == high => endpoint.exchange(rank, low)?,
+            _ => Link::default(),
+        };
+        // The others wait for the pair, too.
+        let sides = ranks.gather(&[side])?;
+        let Some(progress) = &progress else { continue };
+        let link = |from: usize, to: usize| Link {
+            latency_us: sides[low].latency_us,
+            median_latency_us: sides[low].median_latency_us,
+            wrong: sides[to].wrong,
+            first_wrong: sides[to].first_wrong,
+            ..sides[from].clone()
+        };
+        // The signal thread may have taken them.
+        if let Some(pairs) = lock(measured).as_mut() {
+            pairs.links[low][high] = Some(link(low, high));
+            pairs.links[high][low] = Some(link(high, low));
         }
+        progress.set_message(format!("ranks {low} and {high}"));
+        progress.inc(1);
     }
     ranks.destroy()
 }

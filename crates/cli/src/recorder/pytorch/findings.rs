@@ -5,22 +5,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks};
-use super::super::recording::State;
-use super::{Entry, Group};
+use itertools::Itertools;
+
+use super::Entry;
+use super::group::{Group, Unmatched};
 use crate::output;
+use crate::recorder::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks, ranks_have};
+use crate::recorder::recording::State;
 
 /// A finding, and the time of its call.
 type Timed = (u64, Finding);
 
-/// Returns the differences between the ranks.
 pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = groups.iter().filter_map(different_calls).collect();
     findings.extend(missing_dumps(groups));
     let waits = Waits::new(groups);
-    findings.extend(earliest(groups.iter().flat_map(|group| missing_calls(group, &waits)).collect()));
+    findings.extend(earliest(groups.iter().flat_map(|group| missing_calls(group, &waits))));
     findings.extend(waits.circular(groups));
-    findings.extend(earliest(groups.iter().filter_map(not_completed).collect()));
+    findings.extend(earliest(groups.iter().filter_map(not_completed)));
     if findings.is_empty() {
         findings.extend(unmatched(groups, &waits));
     }
@@ -28,10 +30,9 @@ pub(super) fn compare(groups: &[Group<'_>]) -> Vec<Finding> {
 }
 
 /// Merges findings of one kind with the same ranks: keeps the finding on the first call, and adds the number of the others.
-fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
-    findings.sort_by_key(|(time, _)| *time);
+fn earliest(findings: impl Iterator<Item = Timed>) -> Vec<Finding> {
     let mut kept: Vec<(Finding, usize)> = Vec::new();
-    for (_, finding) in findings {
+    for (_, finding) in findings.sorted_by_key(|(time, _)| *time) {
         match kept.iter_mut().find(|(first, _)| first.ranks == finding.ranks) {
             Some((_, others)) => *others += 1,
             None => kept.push((finding, 0)),
@@ -48,57 +49,35 @@ fn earliest(mut findings: Vec<Timed>) -> Vec<Finding> {
     kept.into_iter().map(finding).collect()
 }
 
-fn finding<'a>(
-    group: &Group<'_>,
-    kind: Kind,
-    ranks: Vec<usize>,
-    problem: String,
-    calls: impl IntoIterator<Item = (usize, &'a Entry)>,
-) -> Finding {
-    let call = |(rank, entry): (usize, &Entry)| {
+impl From<(usize, &Entry)> for Call {
+    fn from((rank, entry): (usize, &Entry)) -> Self {
         // Skips the frames of PyTorch itself.
         let frame = entry.frames.iter().find(|frame| !frame.filename.contains("/torch/"));
         let site = frame.map(|frame| format!("{}:{}", output::in_line(&frame.filename), frame.line));
         let state = if entry.is_open() { State::Called } else { State::Completed };
-        Call { rank, call: entry.to_string(), site, state }
-    };
-    let calls = calls.into_iter().map(call).collect();
-    Finding {
-        communicator: group.to_string(),
-        kind,
-        ranks,
-        more_ranks: 0,
-        collective: None,
-        problem,
-        calls,
-        last_agreement: None,
+        Self { rank, call: entry.to_string(), site, state }
     }
 }
 
 /// Returns the first collective of a group whose calls differ between ranks.
 fn different_calls(group: &Group<'_>) -> Option<Finding> {
-    let mut calls: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
-    for (rank, member) in &group.members {
-        for (number, entries) in &member.collectives {
-            // Coalesced operations share one number.
-            if let [entry] = entries[..] {
-                calls.entry(*number).or_default().push((*rank, entry));
-            }
-        }
-    }
-    let (number, calls, usual) = calls.into_iter().find_map(|(number, calls)| {
+    let calls = group.members.iter().flat_map(|(rank, member)| {
+        // Coalesced operations share one number.
+        let single = member.collectives.iter().filter(|(_, entries)| entries.len() == 1);
+        single.map(|(number, entries)| (*number, (*rank, entries[0])))
+    });
+    calls.into_group_map().into_iter().sorted_by_key(|(number, _)| *number).find_map(|(number, calls)| {
         let usual = usual(&calls);
-        let differs = calls.iter().any(|(_, call)| difference(call, usual).is_some());
-        differs.then_some((number, calls, usual))
-    })?;
-    let differing = calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
-    let differing: Vec<_> = differing.collect();
-    let (_, own, (kind, what)) = *differing.first()?;
-    let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
-    let names = name_ranks(&ranks);
-    let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
-    let finding = finding(group, kind, ranks, problem, calls);
-    Some(Finding { collective: Some(number), ..finding })
+        let differing =
+            calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
+        let differing: Vec<_> = differing.collect();
+        let (_, own, (kind, what)) = *differing.first()?;
+        let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
+        let names = name_ranks(&ranks);
+        let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
+        let finding = Finding::new(group, kind, ranks, problem, calls);
+        Some(Finding { collective: Some(number), ..finding })
+    })
 }
 
 /// Returns the call of most ranks; in a tie, the call of the lowest rank.
@@ -139,7 +118,7 @@ fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
     let (names, size) = (name_first_ranks(&ranks, missing(&group)), group.ranks.len());
     let problem = format!("there is no dump of {names} of {size}: dead, or none was requested");
     let more_ranks = missing(&group) - ranks.len();
-    Some(Finding { more_ranks, ..finding(group, Kind::MissingRank, ranks, problem, []) })
+    Some(Finding { more_ranks, ..Finding::new(group, Kind::MissingRank, ranks, problem, Vec::<Call>::new()) })
 }
 
 /// The ranks that each rank waits for.
@@ -178,17 +157,15 @@ impl Waits {
     }
 
     fn waiting_for(&self, awaited: usize) -> Vec<usize> {
-        let waiting = self.of_rank.iter().filter(|(_, all)| all.contains(&awaited));
-        waiting.map(|(rank, _)| *rank).collect()
+        self.of_rank.iter().filter(|(_, all)| all.contains(&awaited)).map(|(rank, _)| *rank).collect()
     }
 
     /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
     fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
         // Those that wait, in the end, for a rank that waits for nobody, or for ranks that were found before.
-        let mut explained: BTreeSet<usize> = BTreeSet::new();
-        for rank in self.of_rank.values().flatten().filter(|rank| !self.waits(**rank)) {
-            explained.extend(reach(*rank, |rank| self.waiting_for(rank)));
-        }
+        let ends = self.of_rank.values().flatten().filter(|rank| !self.waits(**rank));
+        let mut explained: BTreeSet<usize> =
+            ends.flat_map(|rank| reach(*rank, |rank| self.waiting_for(rank))).collect();
         let mut ranks: Vec<usize> = vec![];
         for behind in &self.behind {
             let mut start = *behind;
@@ -206,32 +183,18 @@ impl Waits {
             }
         }
         ranks.sort_unstable();
-        let mut calls = Vec::new();
-        let mut first = None;
-        for group in groups {
-            for rank in &ranks {
-                let open = group.members.get(rank).and_then(|member| member.open_collectives().next());
-                if let Some((number, entry)) = open {
-                    first = first.or(Some(group));
-                    calls.push((*rank, number, entry, group));
-                }
-            }
-        }
-        let problem = format!(
-            "{} wait for each other: all ranks have to use their groups in the same order",
-            name_ranks(&ranks)
-        );
-        let mut finding = finding(
-            first?,
-            Kind::CircularWait,
-            ranks,
-            problem,
-            calls.iter().map(|(rank, _, entry, _)| (*rank, *entry)),
-        );
-        for (call, (_, number, _, group)) in finding.calls.iter_mut().zip(calls) {
+        let (names, advice) = (name_ranks(&ranks), "all ranks have to use their groups in the same order");
+        let problem = format!("{names} wait for each other: {advice}");
+        let call = |group: &Group<'_>, rank: &usize| {
+            let (number, entry) = group.members.get(rank)?.open_collectives().next()?;
+            let mut call = Call::from((*rank, entry));
             call.call += &format!(", collective {number} on {group}");
-        }
-        Some(finding)
+            Some(call)
+        };
+        let of_group = |group| ranks.iter().filter_map(move |rank| call(group, rank));
+        let first = groups.iter().find(|group| of_group(group).next().is_some())?;
+        let calls: Vec<Call> = groups.iter().flat_map(of_group).collect();
+        Some(Finding::new(first, Kind::CircularWait, ranks, problem, calls))
     }
 }
 
@@ -251,30 +214,23 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     let open = group.members.iter().flat_map(|(rank, member)| {
         member.open_collectives().map(move |(number, entry)| (number, (*rank, entry)))
     });
-    let mut callers: BTreeMap<u64, Vec<(usize, &Entry)>> = BTreeMap::new();
-    open.for_each(|(number, caller)| callers.entry(number).or_default().push(caller));
-    let mut missing: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for rank in group.members.keys().filter(|rank| waits.behind.contains(rank) && !waits.waits(**rank)) {
-        let Some(called) = group.last_called(*rank) else { continue };
-        if let Some((number, _)) = callers.range(called + 1..).next() {
-            missing.entry(*number).or_default().push(*rank);
-        }
-    }
+    let callers: BTreeMap<u64, Vec<(usize, &Entry)>> = open.into_group_map().into_iter().collect();
+    let ranks = group.members.keys().filter(|rank| waits.behind.contains(rank) && !waits.waits(**rank));
+    let missing = ranks.filter_map(|rank| {
+        let (number, _) = callers.range(group.last_called(*rank)? + 1..).next()?;
+        Some((*number, *rank))
+    });
     let finding = |(number, ranks): (u64, Vec<usize>)| {
         let callers = &callers[&number];
         let (_, entry) = callers[0];
         let waiting: Vec<usize> = callers.iter().map(|(rank, _)| *rank).collect();
-        let has = if ranks.len() == 1 { "has" } else { "have" };
         let wait = if waiting.len() == 1 { "waits" } else { "wait" };
-        let problem = format!(
-            "{} {has} not called collective {number}, {entry}, in which {} {wait}",
-            name_ranks(&ranks),
-            name_ranks(&waiting)
-        );
-        let finding = finding(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
+        let (names, waiting) = (ranks_have(&ranks), name_ranks(&waiting));
+        let problem = format!("{names} not called collective {number}, {entry}, in which {waiting} {wait}");
+        let finding = Finding::new(group, Kind::MissingCall, ranks, problem, callers.iter().copied());
         (entry.time_created_ns, Finding { collective: Some(number), ..finding })
     };
-    missing.into_iter().map(finding).collect()
+    missing.into_group_map().into_iter().sorted().map(finding).collect()
 }
 
 /// Returns the first collective of a group that only some of its callers have completed. No rank can complete it before all have
@@ -289,23 +245,14 @@ fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let (number, entry) = open
         .filter(|(number, entry)| *number <= furthest && needs_all(entry))
         .min_by_key(|(number, _)| *number)?;
-    let calls: Vec<(usize, &Entry)> = group
-        .members
-        .iter()
-        .filter_map(|(rank, member)| Some((*rank, *member.collectives.get(&number)?.first()?)))
-        .filter(|(_, entry)| entry.is_open())
-        .collect();
+    let calls = group.members.iter();
+    let calls = calls.filter_map(|(rank, member)| Some((*rank, *member.collectives.get(&number)?.first()?)));
+    let calls = calls.filter(|(_, entry)| entry.is_open()).collect_vec();
     let completed = group.members.keys().copied().filter(|rank| group.last_completed(*rank) >= Some(number));
-    let completed: Vec<usize> = completed.collect();
     let ranks: Vec<usize> = calls.iter().map(|(rank, _)| *rank).collect();
-    let has = if ranks.len() == 1 { "has" } else { "have" };
-    let others_have = if completed.len() == 1 { "has" } else { "have" };
-    let problem = format!(
-        "{} {has} not completed collective {number}, {entry}, which {} {others_have}",
-        name_ranks(&ranks),
-        name_ranks(&completed)
-    );
-    let finding = finding(group, Kind::NotCompleted, ranks, problem, calls);
+    let (names, others) = (ranks_have(&ranks), ranks_have(&completed.collect_vec()));
+    let problem = format!("{names} not completed collective {number}, {entry}, which {others}");
+    let finding = Finding::new(group, Kind::NotCompleted, ranks, problem, calls);
     Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
 }
 
@@ -316,10 +263,10 @@ fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
     let is_end = |peer: usize| !waits.waits(peer);
     let has_end = unmatched().any(|(_, one)| is_end(one.peer));
     let named = unmatched().filter(|(_, one)| !has_end || is_end(one.peer));
-    let finding = |(group, one): (&Group<'_>, super::group::Unmatched<'_>)| {
-        let (rank, peer, entry) = (one.rank, one.peer, one.entry);
+    let finding = |(group, Unmatched { rank, peer, entry }): (&Group<'_>, Unmatched<'_>)| {
         let problem = format!("rank {rank} waits in {entry} for rank {peer}, which has no counterpart of it");
-        (entry.time_created_ns, finding(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]))
+        let finding = Finding::new(group, Kind::UnmatchedMessage, vec![peer], problem, [(rank, entry)]);
+        (entry.time_created_ns, finding)
     };
-    earliest(named.map(finding).collect())
+    earliest(named.map(finding))
 }

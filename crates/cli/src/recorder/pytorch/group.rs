@@ -5,20 +5,18 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use itertools::Itertools;
 
 use super::{Dump, Entry, Status};
 use crate::output;
 
 /// A process group. All dumps have the same description and ranks for it, but its name may differ between processes.
-#[derive(Debug)]
 pub(super) struct Group<'a> {
     pub(super) name: &'a str,
     description: &'a str,
     pub(super) ranks: Vec<usize>,
     /// The ranks that have a dump.
     pub(super) members: BTreeMap<usize, Member<'a>>,
-    /// True if the numbers of the status count only collectives, and no point-to-point operations.
-    has_status_of_collectives: bool,
 }
 
 /// A rank's records of a group.
@@ -27,12 +25,12 @@ pub(super) struct Member<'a> {
     /// The collectives by number. Coalesced ones share a number.
     pub(super) collectives: BTreeMap<u64, Vec<&'a Entry>>,
     point_to_point: Vec<&'a Entry>,
+    /// `None` also if its numbers may count point-to-point operations too.
     status: Option<Status>,
 }
 
-/// Returns the groups of all dumps.
 pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Group<'_>>> {
-    let mut groups: BTreeMap<(&str, Vec<usize>, Identity<'_>), Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<_, Group<'_>> = BTreeMap::new();
     for (rank, (path, dump)) in dumps {
         let names = names(dump);
         let mut of_name: HashMap<&str, Member<'_>> = HashMap::new();
@@ -57,56 +55,38 @@ pub(super) fn groups(dumps: &BTreeMap<usize, (PathBuf, Dump)>) -> Result<Vec<Gro
                 ranks => serde_json::from_str(ranks)
                     .with_context(|| format!("{}: ranks {ranks} of group {description}", path.display()))?,
             };
+            let (file, listed) = (path.display(), &configuration.ranks);
             ensure!(
                 ranks.contains(rank),
-                "{}: rank {rank}, as the file's name says, is not among the ranks {} of group {description}",
-                path.display(),
-                configuration.ranks
+                "{file}: rank {rank}, as the file's name says, is not among the ranks {listed} of group {description}"
             );
             let count = counts.entry((description, ranks.clone())).or_default();
             *count += 1;
-            let identity = match name.parse::<u64>() {
-                Ok(_) => Identity::Order(*count),
-                Err(_) => Identity::Name(name),
-            };
+            // Processes count PyTorch's default names, which are numbers, separately, but create such groups in the same order.
+            let identity = name.parse::<u64>().map(|_| *count).map_err(|_| name);
             let group = groups.entry((description, ranks.clone(), identity));
-            let group = group.or_insert_with(|| Group {
-                name,
-                description,
-                ranks,
-                members: BTreeMap::new(),
-                has_status_of_collectives: false,
-            });
+            let group = group.or_insert_with(|| Group { name, description, ranks, members: BTreeMap::new() });
             group.members.insert(*rank, of_name.remove(name).unwrap_or_default());
         }
     }
     let mut groups: Vec<Group<'_>> = groups.into_values().collect();
-    for group in &mut groups {
-        group.has_status_of_collectives = has_status_of_collectives(&group.members);
+    for group in groups.iter_mut().filter(|group| !has_status_of_collectives(&group.members)) {
+        group.members.values_mut().for_each(|member| member.status = None);
     }
     Ok(groups)
 }
 
-/// Distinguishes groups with the same description and ranks: the order of creation, because PyTorch's default names are numbers
-/// that each process counts separately, or a name.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Identity<'a> {
-    Order(usize),
-    Name(&'a str),
-}
-
 /// Returns the configurations in the order in which the process created the groups.
 fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
-    let mut all: Vec<_> = dump.pg_config.values().map(|own| (own.name.as_str(), own)).collect();
-    all.sort_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name));
-    all
+    let all = dump.pg_config.values().map(|own| (own.name.as_str(), own));
+    all.sorted_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name)).collect()
 }
 
 /// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its
 /// position, because both increase.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
-    let of_entries = dump.entries.iter().map(|entry| (entry.pg_id, entry.process_group.0.as_str()));
-    let of_entries: BTreeMap<u64, &str> = of_entries.collect();
+    let of_entries: BTreeMap<u64, &str> =
+        dump.entries.iter().map(|entry| (entry.pg_id, &*entry.process_group.0)).collect();
     let configurations = configurations(dump);
     let are_numbers = configurations.iter().all(|(name, _)| name.parse::<u64>().is_ok());
     if !are_numbers || configurations.len() != dump.pg_status.len() {
@@ -120,19 +100,12 @@ fn names(dump: &Dump) -> BTreeMap<u64, &str> {
 
 /// Returns whether the last entry of each rank that has one is the last call of its status.
 fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
-    let mut is_confirmed = false;
-    for member in members.values() {
-        let last = member.collectives.last_key_value().map(|(number, _)| *number);
-        match (last, member.status) {
-            _ if !member.point_to_point.is_empty() => return false,
-            (Some(last), Some(status)) if i64::try_from(last) != Ok(status.last_enqueued_collective) => {
-                return false;
-            }
-            (Some(_), Some(_)) => is_confirmed = true,
-            _ => {}
-        }
-    }
-    is_confirmed
+    let last = |member: &Member<'_>| Some((*member.collectives.last_key_value()?.0, member.status?));
+    let agrees = |(last, status): (u64, Status)| i64::try_from(last) == Ok(status.last_enqueued_collective);
+    let mut agree = members.values().filter_map(last).map(agrees).peekable();
+    members.values().all(|member| member.point_to_point.is_empty())
+        && agree.peek().is_some()
+        && agree.all(|agrees| agrees)
 }
 
 impl Group<'_> {
@@ -140,14 +113,12 @@ impl Group<'_> {
     pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
         let member = self.members.get(&rank)?;
         let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
-        let status = member.status.filter(|_| self.has_status_of_collectives);
-        recorded.or_else(|| u64::try_from(status?.last_enqueued_collective.max(0)).ok())
+        recorded.or_else(|| u64::try_from(member.status?.last_enqueued_collective.max(0)).ok())
     }
 
     /// Returns the number of the last collective that a rank has completed, if its dump contains it.
     pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
-        let status = self.members.get(&rank)?.status.filter(|_| self.has_status_of_collectives)?;
-        u64::try_from(status.last_completed_collective.max(0)).ok()
+        u64::try_from(self.members.get(&rank)?.status?.last_completed_collective.max(0)).ok()
     }
 }
 
@@ -166,7 +137,6 @@ impl<'a> Member<'a> {
 }
 
 /// A send or receive that waits for a peer that is not in the matching call.
-#[derive(Debug)]
 pub(super) struct Unmatched<'a> {
     pub(super) rank: usize,
     pub(super) peer: usize,
@@ -190,12 +160,9 @@ impl<'a> Group<'a> {
                 };
                 let count = seen.entry(name).or_insert(0);
                 *count += 1;
-                let Some((peer, other)) =
-                    self.ranks.get(end).and_then(|peer| Some((*peer, self.members.get(peer)?)))
-                else {
-                    continue;
-                };
-                if other.open_point_to_point(&counterpart) < *count {
+                let Some(peer) = self.ranks.get(end).copied() else { continue };
+                let other = self.members.get(&peer);
+                if other.is_some_and(|other| other.open_point_to_point(&counterpart) < *count) {
                     unmatched.push(Unmatched { rank: *rank, peer, entry });
                 }
             }

@@ -4,12 +4,13 @@ mod findings;
 mod group;
 mod pickle;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use itertools::Itertools;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -81,7 +82,6 @@ struct Frame {
 }
 
 impl Entry {
-    /// Returns `true` if the operation has not completed.
     fn is_open(&self) -> bool {
         self.state != EntryState::Completed && !self.retired
     }
@@ -92,14 +92,12 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&output::in_line(&self.profiling_name))?;
         let Some(shape) = self.input_sizes.first().or(self.output_sizes.first()) else { return Ok(()) };
-        let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
-        let shape = if shape.is_empty() { "1".into() } else { shape.join("x") };
+        let shape = if shape.is_empty() { "1".into() } else { shape.iter().join("x") };
         let data_type = self.input_dtypes.first().map_or_else(String::new, |name| format!(" {name}"));
         write!(f, " of {shape}{}", output::in_line(&data_type))
     }
 }
 
-/// The dumps of a job, by rank.
 #[derive(Debug, Default)]
 pub(super) struct Dumps {
     ranks: BTreeMap<usize, (PathBuf, Dump)>,
@@ -136,12 +134,8 @@ pub(super) fn rank_of(path: &Path) -> Option<usize> {
 }
 
 fn is_dump(bytes: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Probe {
-        #[serde(rename = "pg_config")]
-        _configuration: IgnoredAny,
-    }
-    pickle::is_pickle(bytes) || serde_json::from_slice::<Probe>(bytes).is_ok()
+    let has_groups = |entries: HashMap<String, IgnoredAny>| entries.contains_key("pg_config");
+    pickle::is_pickle(bytes) || serde_json::from_slice(bytes).is_ok_and(has_groups)
 }
 
 impl Dumps {

@@ -45,7 +45,7 @@ struct Reader<'a> {
     stack: Vec<usize>,
     /// The stack heights at the marks.
     marks: Vec<usize>,
-    memo: HashMap<u32, usize>,
+    memo: HashMap<usize, usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -78,41 +78,19 @@ impl<'a> Reader<'a> {
             b'}' => self.push(Node::Dictionary(vec![])),
             b']' | b')' => self.push(Node::List(vec![])),
             b'(' => self.marks.push(self.stack.len()),
-            b't' => {
-                let items = self.pop_to_mark()?;
-                self.push(Node::List(items));
-            }
-            count @ 0x85..=0x87 => {
-                let items = self.pop(usize::from(count - 0x84))?;
-                self.push(Node::List(items));
-            }
-            b'a' => {
-                let items = self.pop(1)?;
-                self.extend(&items)?;
-            }
-            b's' => {
-                let items = self.pop(2)?;
-                self.extend(&items)?;
-            }
-            b'e' | b'u' => {
-                let items = self.pop_to_mark()?;
-                self.extend(&items)?;
-            }
-            b'q' => {
-                let key = self.byte()?.into();
+            b't' => self.pop_to_mark().map(|items| self.push(Node::List(items)))?,
+            count @ 0x85..=0x87 => self.pop(count - 0x84).map(|items| self.push(Node::List(items)))?,
+            b'a' => self.pop(1).and_then(|items| self.extend(&items))?,
+            b's' => self.pop(2).and_then(|items| self.extend(&items))?,
+            b'e' | b'u' => self.pop_to_mark().and_then(|items| self.extend(&items))?,
+            memoize @ (b'q' | b'r') => {
+                let key = self.key(memoize == b'q')?;
                 self.memo.insert(key, self.top()?);
             }
-            b'r' => {
-                let key = self.length()? as u32;
-                self.memo.insert(key, self.top()?);
-            }
-            b'h' => {
-                let key = self.byte()?.into();
-                self.push_again(key)?;
-            }
-            b'j' => {
-                let key = self.length()? as u32;
-                self.push_again(key)?;
+            get @ (b'h' | b'j') => {
+                let key = self.key(get == b'h')?;
+                let known = self.memo.get(&key);
+                self.stack.push(*known.with_context(|| format!("it uses value {key} before it has it"))?);
             }
             b'.' => return self.top().map(Some),
             b'c' => {
@@ -136,6 +114,10 @@ impl<'a> Reader<'a> {
 
     fn length(&mut self) -> Result<usize> {
         Ok(u32::from_le_bytes(self.take(4)?.try_into()?) as usize)
+    }
+
+    fn key(&mut self, is_short: bool) -> Result<usize> {
+        if is_short { Ok(self.byte()?.into()) } else { self.length() }
     }
 
     fn line(&mut self) -> Result<String> {
@@ -167,19 +149,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn push_again(&mut self, key: u32) -> Result<()> {
-        self.stack
-            .push(*self.memo.get(&key).with_context(|| format!("it uses value {key} before it has it"))?);
-        Ok(())
-    }
-
     fn top(&self) -> Result<usize> {
         self.stack.last().copied().context("it uses a value that it does not have")
     }
 
-    fn pop(&mut self, count: usize) -> Result<Vec<usize>> {
+    fn pop(&mut self, count: u8) -> Result<Vec<usize>> {
         let bottom = self.marks.last().copied().unwrap_or(0);
-        let start = self.stack.len().checked_sub(count).filter(|start| *start >= bottom);
+        let start = self.stack.len().checked_sub(count.into()).filter(|start| *start >= bottom);
         Ok(self.stack.split_off(start.context("it uses a value that it does not have")?))
     }
 
@@ -202,10 +178,8 @@ impl<'a> Reader<'a> {
     /// Returns a value with its contents, and adds its size in bytes to `size`.
     fn value(&self, index: usize, depth: usize, size: &mut usize) -> Result<Value> {
         ensure!(depth <= MAX_DEPTH, "values in {depth} others: expected {MAX_DEPTH} at most");
-        *size += size_of::<Value>();
-        if let Node::Scalar(Value::String(text)) = &self.values[index] {
-            *size += text.len();
-        }
+        let text = if let Node::Scalar(Value::String(text)) = &self.values[index] { text } else { "" };
+        *size += size_of::<Value>() + text.len();
         ensure!(*size <= MAX_SIZE, "its values take more than {MAX_SIZE} bytes, as it uses some many times");
         match &self.values[index] {
             Node::Scalar(value) => Ok(value.clone()),
