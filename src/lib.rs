@@ -38,7 +38,8 @@
 //! # Errors
 //!
 //! Invalid input causes an error, not a panic. The [`Error`] names the call, the values and what was expected. If the loaded
-//! library lacks a function that cannot be replaced, the call returns [`Error::Unsupported`] with the first version that has it.
+//! library lacks a function, and libnccl cannot build it from others, the call returns [`Error::Unsupported`] with the first
+//! version that has the function.
 //!
 //! With [`Config::timeout`], a call that blocks the host because a rank is missing returns [`Error::Timeout`] after that time. On
 //! GPUs, operations return when they are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To

@@ -222,12 +222,12 @@ impl<T: Element> Slice<'_, T> {
     /// ```
     ///
     /// # Safety
-    /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with;
-    /// [`on_device`](Self::on_device) restricts these. The memory stays allocated until the work that reads it *has run* on its
+    /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with.
+    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.) The memory stays allocated until the work that reads it *has run* on its
     /// stream, perhaps after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements
     /// exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///
-    /// For a slice that [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returns, this applies to the work that is
+    /// An implementation of [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) must guarantee this only for the work that is
     /// enqueued on the stream before the guard is dropped.
     ///
     /// If other work on the device writes the memory at the same time, the elements have unspecified values.
