@@ -164,8 +164,8 @@ impl Nccl {
         self.library.memory_space()
     }
 
-    /// Allocates `length` elements on the calling thread's current device. The CPU backend allocates them in host memory, set to zero.
-    /// Since NCCL 2.19.3.
+    /// Allocates `length` elements on the calling thread's current device. The CPU backend allocates them in host memory, set to
+    /// zero. Since NCCL 2.19.3.
     ///
     /// NCCL rounds the size up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
     /// zero elements no memory is allocated.
