@@ -128,7 +128,7 @@ impl Communicator {
         call.end((), result)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals`, and the data that they put before that has
+    /// Makes the stream wait until other ranks have raised all of `signals`. Data that a rank put before it raised a signal has then
     /// arrived. Since NCCL 2.29.2.
     ///
     /// ```
