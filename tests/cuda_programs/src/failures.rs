@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaSlice, DriverError, result};
-use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
+use cudarc::nccl::sys::{self, ncclResult_t};
 
-use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
+use crate::rank::{Rank, abort, assert_all, async_error, check, run_ranks, unique_id};
 
 const COUNT: usize = 1000;
 const FAILED: Result<(), DriverError> = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
@@ -22,17 +22,11 @@ pub(crate) fn run(name: &str) {
         "abort_of_a_peer" => abort_of_a_peer(),
         "peer_that_leaves" => peer_that_leaves(),
         "two_communicators" => two_communicators(),
-        "abort_without_a_query" => abort_without_a_query(),
         "reported_alone" => reported_alone(),
         "pending_until_this_rank_aborts" => pending_until_this_rank_aborts(),
         "pending_until_teardown" => pending_until_teardown(),
         other => panic!("there is no program {other}"),
     }
-}
-
-fn abort(comm: ncclComm_t) {
-    // SAFETY: a communicator that is not used any more.
-    check(unsafe { sys::ncclCommAbort(comm) });
 }
 
 /// Waits for a context, and ignores earlier errors of cudarc.
@@ -41,28 +35,12 @@ fn synchronize(context: &CudaContext) -> Result<(), DriverError> {
     context.synchronize()
 }
 
-fn async_error(comm: ncclComm_t) -> ncclResult_t {
-    let mut state = ncclResult_t::ncclSuccess;
-    // SAFETY: a communicator and a valid out-parameter.
-    check(unsafe { sys::ncclCommGetAsyncError(comm, &raw mut state) });
-    state
-}
-
 /// Enqueues a sum of more elements on rank 1 than on the others.
 fn reduce_differently(rank: &Rank) -> [CudaSlice<f32>; 2] {
     let (from, mut to) = (rank.filled(COUNT + rank.number), rank.zeros(COUNT + rank.number));
     rank.stream.synchronize().unwrap();
     check(rank.all_reduce(&from, &mut to, &rank.stream));
     [from, to]
-}
-
-/// Checks that the ranks of a new communicator have the right sum on a stream of the rank.
-fn sum_with_a_new_communicator(number: usize, ranks: usize, id: sys::ncclUniqueId) {
-    let rank = Rank::join(number, ranks, id);
-    let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
-    check(rank.all_reduce(&from, &mut to, &rank.stream));
-    assert_all(&rank.stream, &to, (ranks * (ranks + 1) / 2) as f32);
-    rank.destroy();
 }
 
 /// After a mismatch, all waits, queries and copies fail until the communicator is aborted. Then a new one works.
@@ -92,7 +70,11 @@ fn mismatch() {
         assert_eq!(async_error(rank.comm), ncclResult_t::ncclInvalidUsage);
         abort(rank.comm);
         assert_eq!(synchronize(&rank.context), Ok(()));
-        sum_with_a_new_communicator(rank.number, 2, second);
+        let new = Rank::join(rank.number, 2, second);
+        let (from, mut to) = (new.filled(COUNT), new.zeros(COUNT));
+        check(new.all_reduce(&from, &mut to, &new.stream));
+        assert_all(&new.stream, &to, 3.0);
+        new.destroy();
     });
 }
 
@@ -127,6 +109,8 @@ fn abort_of_a_peer() {
         abort(rank.comm);
         drop(release);
         assert_eq!(synchronize(&rank.context), Ok(()));
+        // The buffer of the discarded operation keeps its values.
+        assert_all(&rank.stream, &to, 0.0);
     });
 }
 
@@ -187,19 +171,6 @@ fn hold(rank: &Rank) -> Sender<()> {
     // SAFETY: a live stream; the function makes no CUDA call.
     unsafe { result::stream::launch_host_function(rank.stream.cu_stream(), wait, released) }.unwrap();
     release
-}
-
-/// An abort right after the calls discards and reports them. The buffers keep their values.
-fn abort_without_a_query() {
-    run_ranks(2, |rank| {
-        let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
-        rank.stream.synchronize().unwrap();
-        let release = hold(&rank);
-        check(rank.all_reduce(&from, &mut to, &rank.stream));
-        abort(rank.comm);
-        drop(release);
-        assert_all(&rank.stream, &to, 0.0);
-    });
 }
 
 /// CUDA returns no error if failures are only reported.
