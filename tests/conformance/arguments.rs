@@ -475,10 +475,12 @@ fn children(rank: &Rank) {
         let mut child = ptr::null_mut();
         let code = call!(rank, ncclCommSplit(comm, color, 0, &mut child, &mut config));
         check_code(rank, format!("ncclCommSplit {color} {config:?}"), code, expected);
+        assert_eq!(child.is_null(), color == NCCL_SPLIT_NOCOLOR || expected != OK);
         if !child.is_null() {
             rank.destroy(child);
         }
     };
+    // Colors may be any number: programs pass hashes, half of which are negative.
     [NCCL_SPLIT_NOCOLOR, 0, c_int::MAX, -2, c_int::MIN].into_iter().for_each(|color| split(color, unset, OK));
     for bad in [
         ncclConfig_t { magic: 0, ..unset },
