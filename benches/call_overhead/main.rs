@@ -34,66 +34,29 @@ const LOCK_LIMIT: i64 = 40;
 const OBSERVER_LIMIT: i64 = 170;
 const GROUP_OBSERVER_LIMIT: i64 = 200;
 
-/// A call path, and its limit.
-struct CallPath {
-    name: &'static str,
-    /// The features that `callers` is built with.
-    features: &'static str,
-    /// The name of this call path in the command line of `callers`.
-    argument: &'static str,
-    /// The limit of additional instructions compared with C.
-    limit: i64,
-}
+/// A call path: its name, the features that `callers` is built with, its name in the command line of `callers`, and the limit of
+/// additional instructions compared with C.
+type CallPath = (&'static str, &'static str, &'static str, i64);
 
 /// Call paths of one operation, compared with one call in C.
-const SINGLE: &[CallPath] = &[
-    CallPath { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
-    CallPath { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
-    CallPath { name: "raw table, loaded", features: "dlopen", argument: "table", limit: 5 },
-    CallPath { name: "facade, linked", features: "link", argument: "facade", limit: FACADE_LIMIT },
-    CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: FACADE_LIMIT },
-    CallPath {
-        name: "facade, in process",
-        features: "dlopen",
-        argument: "facade-in-process",
-        limit: FACADE_LIMIT,
-    },
-    CallPath {
-        name: "facade, in a Mutex",
-        features: "dlopen",
-        argument: "mutex",
-        limit: FACADE_LIMIT + LOCK_LIMIT,
-    },
-    CallPath {
-        name: "facade, unwanted spans",
-        features: "dlopen,tracing",
-        argument: "facade",
-        limit: FACADE_LIMIT + OBSERVER_LIMIT,
-    },
-    CallPath {
-        name: "facade, recorded",
-        features: "dlopen",
-        argument: "facade-recorded",
-        limit: FACADE_LIMIT + OBSERVER_LIMIT,
-    },
+const SINGLE: [CallPath; 9] = [
+    ("raw extern function", "link", "extern", 5),
+    ("raw table, linked", "link", "table", 5),
+    ("raw table, loaded", "dlopen", "table", 5),
+    ("facade, linked", "link", "facade", FACADE_LIMIT),
+    ("facade, loaded", "dlopen", "facade", FACADE_LIMIT),
+    ("facade, in process", "dlopen", "facade-in-process", FACADE_LIMIT),
+    ("facade, in a Mutex", "dlopen", "mutex", FACADE_LIMIT + LOCK_LIMIT),
+    ("facade, unwanted spans", "dlopen,tracing", "facade", FACADE_LIMIT + OBSERVER_LIMIT),
+    ("facade, recorded", "dlopen", "facade-recorded", FACADE_LIMIT + OBSERVER_LIMIT),
 ];
 
 /// Call paths of a group, compared with three calls in C: group start, operation, group end.
-const GROUP: &[CallPath] = &[
-    CallPath { name: "group, linked", features: "link", argument: "group", limit: GROUP_LIMIT },
-    CallPath { name: "group, loaded", features: "dlopen", argument: "group", limit: GROUP_LIMIT },
-    CallPath {
-        name: "group, in process",
-        features: "dlopen",
-        argument: "group-in-process",
-        limit: GROUP_LIMIT,
-    },
-    CallPath {
-        name: "group, recorded",
-        features: "dlopen",
-        argument: "group-recorded",
-        limit: GROUP_LIMIT + GROUP_OBSERVER_LIMIT,
-    },
+const GROUP: [CallPath; 4] = [
+    ("group, linked", "link", "group", GROUP_LIMIT),
+    ("group, loaded", "dlopen", "group", GROUP_LIMIT),
+    ("group, in process", "dlopen", "group-in-process", GROUP_LIMIT),
+    ("group, recorded", "dlopen", "group-recorded", GROUP_LIMIT + GROUP_OBSERVER_LIMIT),
 ];
 
 fn main() -> ExitCode {
@@ -102,21 +65,17 @@ fn main() -> ExitCode {
         println!("skipped; cargo bench --bench call_overhead measures");
         return ExitCode::SUCCESS;
     }
-    match measure() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("error: a limit is exceeded");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
+    measure().map_or_else(
+        |error| {
             eprintln!("error: {error}");
             ExitCode::FAILURE
-        }
-    }
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }
 
-/// Prints the tables, and returns whether all limits are kept.
-fn measure() -> Result<bool> {
+/// Prints the tables. A limit that is exceeded is an error.
+fn measure() -> Result {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Err(
             "valgrind is missing, which counts the instructions (Debian: apt-get install valgrind)".into()
@@ -129,10 +88,10 @@ fn measure() -> Result<bool> {
         "call path", "instructions", "beyond C", "limit", "allocations"
     );
     let mut kept = true;
-    for (name, argument, ways) in [("C", "single", SINGLE), ("C, group", "group", GROUP)] {
+    for (name, argument, paths) in [("C", "single", &SINGLE[..]), ("C, group", "group", &GROUP)] {
         let (c, _) = programs.cost(&programs.c_caller(), argument)?;
         println!("{name:<20} {c:>12}");
-        for CallPath { name, features, argument, limit } in ways {
+        for (name, features, argument, limit) in paths {
             let (instructions, allocations) = programs.cost(&programs.caller(features), argument)?;
             let beyond = instructions - c;
             let ok = beyond <= *limit && allocations == 0.0;
@@ -155,7 +114,7 @@ fn measure() -> Result<bool> {
         let verdict = if ok { "ok" } else { "TOO MUCH" };
         println!("{name:<32} {bare:>12.1} {load:>13.1} {beyond:>9.1} {LOAD_LIMIT_US:>9}  {verdict}");
     }
-    Ok(kept)
+    if kept { Ok(()) } else { Err("a limit is exceeded".into()) }
 }
 
 /// The no-op library and its callers, below cargo's target directory.
