@@ -14,7 +14,7 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
 use crate::extension;
 use crate::work::{
-    LENGTH, call, copy, error, event, free, memory, nonblocking, record, try_fill, try_wait, wait,
+    LENGTH, call, copy, error, event, free, memory, nonblocking, record, require, try_fill, try_wait, wait,
 };
 
 crate::tests! {
@@ -558,16 +558,6 @@ fn info(stream: &CudaStream) -> CaptureInfo {
 
 fn graph_of(stream: &CudaStream) -> CUgraph {
     info(stream).2
-}
-
-/// Requires a counter to reach a number, and not exceed it.
-fn require(counter: &AtomicUsize, expected: usize) {
-    let start = Instant::now();
-    while counter.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
-        thread::sleep(Duration::from_millis(1));
-    }
-    thread::sleep(Duration::from_millis(5));
-    assert_eq!(counter.load(Ordering::SeqCst), expected);
 }
 
 /// A flag of `cuGraphRetainUserObject`: moves the program's references to the graph.

@@ -10,16 +10,12 @@ use crate::work;
 crate::tests! {
     all_devices_have_the_name_of_the_emulation
     copy_to_a_device_and_back_returns_the_data
-    copy_between_devices_returns_the_data
-    zeroed_memory_is_zero
     memory_beyond_an_allocation_is_refused
     freed_memory_is_refused
     allocations_share_mappings
     memory_of_a_new_allocation_is_zero
-    pinned_memory_is_copied_asynchronously
     pointer_attributes_distinguish_device_host_and_unknown
     all_devices_together_have_at_most_half_of_the_hosts_memory
-    unknown_functions_are_not_supported
     memory_of_any_kind_beyond_the_limit_of_a_device_is_refused [
         "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"
     ] { LIBNCCL_CPU_DEVICE_MEMORY = "64K" }
@@ -110,23 +106,6 @@ fn copy_to_a_device_and_back_returns_the_data() {
     }
 }
 
-fn copy_between_devices_returns_the_data() {
-    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
-    let data = (0..50_000).collect::<Vec<i64>>();
-    let from = one.new_stream().expect("a stream").clone_htod(&data).expect("a copy");
-    let stream = two.new_stream().expect("a stream");
-    let to = stream.clone_dtod(&from).expect("a copy between devices");
-    assert_eq!(stream.clone_dtoh(&to).expect("a copy back"), data);
-}
-
-fn zeroed_memory_is_zero() {
-    let stream = CudaContext::new(0).expect("device 0").default_stream();
-    let mut memory = stream.clone_htod(&[7_u16; 1001]).expect("a copy");
-    stream.memset_zeros(&mut memory.slice_mut(1..1000)).expect("zeros");
-    let back = stream.clone_dtoh(&memory).expect("a copy back");
-    assert_eq!((back[0], back[1], back[999], back[1000]), (7, 0, 0, 7));
-}
-
 fn memory_beyond_an_allocation_is_refused() {
     let stream = CudaContext::new(0).expect("device 0").default_stream();
     let memory = stream.alloc_zeros::<u8>(100).expect("memory");
@@ -185,19 +164,6 @@ fn memory_of_a_new_allocation_is_zero() {
     }
 }
 
-fn pinned_memory_is_copied_asynchronously() {
-    let context = CudaContext::new(0).expect("device 0");
-    let stream = context.new_stream().expect("a stream");
-    // SAFETY: it is written before it is read.
-    let mut pinned = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
-    pinned.as_mut_slice().expect("the memory").fill(9);
-    let device = stream.clone_htod(&pinned).expect("a copy to the device");
-    // SAFETY: as above.
-    let mut back = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
-    stream.memcpy_dtoh(&device, &mut back).expect("a copy back");
-    assert!(back.as_slice().expect("the memory").iter().all(|&element| element == 9));
-}
-
 fn pointer_attributes_distinguish_device_host_and_unknown() {
     use sys::CUpointer_attribute_enum as Attribute;
     let context = CudaContext::new(2).expect("device 2");
@@ -220,12 +186,4 @@ fn pointer_attributes_distinguish_device_host_and_unknown() {
         assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pinned as u64), Ok(1));
         result::free_host(pinned).expect("a free");
     }
-}
-
-fn unknown_functions_are_not_supported() {
-    let context = CudaContext::new(0).expect("device 0");
-    let _bound = context.bind_to_thread();
-    // SAFETY: nothing is read, as nothing is supported.
-    let error = unsafe { result::module::load_data(std::ptr::null()) }.map(|_| ());
-    assert_eq!(error, Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)));
 }
