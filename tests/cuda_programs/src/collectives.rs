@@ -42,16 +42,6 @@ fn thread_of_a_rank(rank: usize, ranks: usize, id: Id) {
     // In order on the stream, so without a wait in between.
     comm.all_reduce_in_place(&mut result, &ReduceOp::Max).unwrap();
     assert_all(&stream, &result, sum(ranks));
-    let root = ranks - 1;
-    comm.broadcast((rank == root).then_some(&own), &mut result, root as i32).unwrap();
-    assert_all(&stream, &result, value(root));
-    comm.reduce(&own, (rank == 0).then_some(&mut result), &ReduceOp::Min, 0).unwrap();
-    assert_all(&stream, &result, if rank == 0 { value(0) } else { value(root) });
-    let mut part = zeros(LENGTH / ranks);
-    comm.reduce_scatter(&own.slice(..part.len() * ranks), &mut part, &ReduceOp::Sum).unwrap();
-    let mut gathered = zeros(part.len() * ranks);
-    comm.all_gather(&part, &mut gathered).unwrap();
-    assert_all(&stream, &gathered, sum(ranks));
     // A ring: each rank sends to the next and receives from the one before.
     let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     let mut group = comm.group();
