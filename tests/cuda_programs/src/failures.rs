@@ -20,6 +20,7 @@ pub(crate) fn run(name: &str) {
         "mismatch" => mismatch(),
         "abort_of_a_peer" => abort_of_a_peer(),
         "peer_that_leaves" => peer_that_leaves(),
+        "two_communicators" => two_communicators(),
         "reported_alone" => reported_alone(),
         "pending_until_this_rank_aborts" => pending_until_this_rank_aborts(),
         "pending_until_teardown" => pending_until_teardown(),
@@ -111,6 +112,31 @@ fn peer_that_leaves() {
             has_left.wait();
         }
         assert_eq!(synchronize(&context), if number == 0 { FAILED } else { Ok(()) });
+    });
+}
+
+/// Two failed communicators must both be aborted.
+fn two_communicators() {
+    let second = unique_id();
+    let both_failed = Barrier::new(2);
+    run_ranks(2, |rank| {
+        let other = Rank::join(rank.number, 2, second);
+        let mut buffers = [rank.filled(COUNT + rank.number), rank.zeros(COUNT + rank.number)];
+        let [from, to] = &mut buffers;
+        rank.stream.synchronize().unwrap();
+        // Before one of them fails, after which nothing can be enqueued.
+        let release = hold(&rank);
+        check(rank.all_reduce(from, to, &rank.stream));
+        check(other.all_reduce(from, to, &rank.stream));
+        drop(release);
+        while [rank.comm, other.comm].map(async_error).contains(&ncclResult_t::ncclSuccess) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        both_failed.wait();
+        abort(rank.comm);
+        assert_eq!(synchronize(&rank.context), FAILED);
+        abort(other.comm);
+        assert_eq!(synchronize(&rank.context), Ok(()));
     });
 }
 
