@@ -107,7 +107,7 @@ fn shrink_with_abort_ends_work(rank: &Rank) {
         let buffer = rank.upload(&[5_i32; 1000]);
         rank.start_sum(comm, &buffer);
         assert!(!rank.is_done_within(comm, MOMENT), "a sum ended without a rank");
-        rank.barrier_without(last, "the others wait");
+        rank.barrier_of(last, "the others wait");
         let child = rank.soon(|| shrink(rank, comm, &mut [last as c_int], NCCL_SHRINK_ABORT));
         rank.finish(child);
         assert!(rank.is_idle_within(MOMENT), "the work has not ended");

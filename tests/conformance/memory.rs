@@ -19,14 +19,12 @@ fn allocated_memory_is_aligned_and_freed(rank: &Rank) {
     for size in [1, 4096, 10_000, 1 << 20, (4 << 20) + 1] {
         // Twice: freed contents must not reappear on the CPU backend.
         for _ in 0..2 {
-            let mut memory = ptr::null_mut();
-            check!(rank, ncclMemAlloc(&mut memory, size));
-            assert_eq!(memory.addr() % 4096, 0);
-            let buffer = rank.view(memory, size);
+            let buffer = rank.allocate_by_nccl(size);
+            assert_eq!(buffer.address.addr() % 4096, 0);
             assert!(!is_cpu || buffer.read::<u8>().iter().all(|byte| *byte == 0), "{size}");
             buffer.write(&vec![0xa5_u8; size]);
             assert!(buffer.read::<u8>().iter().all(|byte| *byte == 0xa5));
-            check!(rank, ncclMemFree(memory));
+            check!(rank, ncclMemFree(buffer.address));
         }
     }
     assert_eq!(call!(rank, ncclMemFree(ptr::null_mut())), OK);

@@ -5,7 +5,9 @@ use std::ptr;
 use std::thread;
 use std::time::Instant;
 
-use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclComm_t, ncclConfig_t, ncclWaitSignalDesc_t, ncclWindow_t};
+use libnccl::sys::{
+    NCCL_WIN_COLL_SYMMETRIC, ncclComm_t, ncclConfig_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
+};
 
 use crate::implementation::Implementation;
 use crate::rank::{ARGUMENT, Buffer, I32, MOMENT, OK, PROGRESS, Rank};
@@ -128,11 +130,6 @@ fn window_in_a_group(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// Skips the case if NCCL reports that the host cannot start one-sided operations.
-fn signal(rank: &Rank, peer: usize, comm: ncclComm_t) {
-    check!(rank, ncclSignal(peer as c_int, 0, 0, 0, comm, rank.stream()));
-}
-
 /// In every round, puts a block into every rank's window, this rank's included, and waits for all ranks' blocks.
 fn puts_exchange_blocks(rank: &Rank) {
     let (comm, size, me) = (rank.join("communicator"), rank.size, rank.number);
@@ -201,7 +198,7 @@ fn wait_for_a_signal_waits(rank: &Rank) {
     rank.barrier("start");
     if rank.number == 1 {
         thread::sleep(MOMENT);
-        signal(rank, 0, comm);
+        check!(rank, ncclSignal(0, 0, 0, 0, comm, rank.stream()));
     } else {
         let start = Instant::now();
         wait(rank, &mut [description(1, 1)], comm);
@@ -241,13 +238,9 @@ fn signals_are_counted_by_pair_and_index(rank: &Rank) {
     rank.barrier("received");
     // Another signal, or one more of the same, does not arrive.
     if rank.number == 1 && !rank.implementation.has_device_memory() {
-        rank.receive("the others are destroyed");
-        assert_eq!(wait_for(0, 2, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
-        assert_eq!(wait_for(0, 1, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
+        ["0 is destroyed", "2 is destroyed"].iter().for_each(|name| drop(rank.receive(name)));
+        assert_eq!([wait_for(0, 2, 1, 1), wait_for(0, 1, 1, 1)], [ncclResult_t::ncclRemoteError; 2]);
     }
     rank.destroy(comm);
-    if rank.number != 1 {
-        rank.barrier_without(1, "is destroyed");
-        rank.publish("the others are destroyed", "");
-    }
+    rank.publish(&format!("{} is destroyed", rank.number), "");
 }
