@@ -302,7 +302,8 @@ fn init(rank: &Rank) {
     for number in [-1, 0, 3] {
         expect!(rank, ARGUMENT, ncclCommInitRankScalable(&mut comm, 2, 0, number, ids.as_mut_ptr(), none));
     }
-    let comms = [ptr::null_mut(); 2].as_mut_ptr();
+    let mut comms = [ptr::null_mut(); 2];
+    let comms = comms.as_mut_ptr();
     expect!(rank, ARGUMENT, ncclCommInitAll(ptr::null_mut(), 1, ptr::null()));
     expect!(rank, ARGUMENT, ncclCommInitAll(comms, -1, ptr::null()));
     expect!(rank, ARGUMENT, ncclCommInitAll(comms, 1, [-1].as_ptr()));
@@ -387,6 +388,14 @@ fn operations(rank: &Rank) {
             rank.assert_last_error(&format!("count {count} of ncclInt32 for each of 1 ranks {end}"));
             expect!(rank, ARGUMENT, ncclSend(from, count, I32, 0, comm, stream));
             rank.assert_last_error(&format!("count {count} of ncclInt32 {end}"));
+        }
+        if rank.implementation.has_device_memory() {
+            let mut host = [0_i32; 4];
+            let host: *mut c_void = host.as_mut_ptr().cast();
+            expect!(rank, ARGUMENT, ncclAllReduce(host, to, 4, I32, SUM, comm, stream));
+            expect!(rank, ARGUMENT, ncclAllReduce(from, host, 4, I32, SUM, comm, stream));
+            // More than the memory has.
+            expect!(rank, ARGUMENT, ncclAllReduce(from, to, 1 << 28, I32, SUM, comm, stream));
         }
         // To itself without a group.
         expect!(rank, USAGE, ncclSend(from, 4, I32, 0, comm, stream));

@@ -4,16 +4,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::sync::{Arc, Barrier};
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t};
+use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclFloat32, ncclResult_t};
 use cudarc::nccl::{Comm, ReduceOp, group_end, group_start};
 
-use crate::rank::{Rank, assert_all, async_error, check, run_ranks, unique_id};
+use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
 
 /// Long enough that a send does not fit into a buffer, and no input is sent with the call.
 const LONG: usize = 1 << 20;
@@ -22,12 +20,8 @@ const SHORT: usize = 4;
 pub(crate) fn run(name: &str) {
     match name {
         "opposite_directions_on_two_streams" => opposite_directions(),
-        "abort_of_an_operation_without_a_peer" => abort(),
-        "destroy_with_work_enqueued" => destroy(),
         "two_streams_of_one_communicator" => two_streams(),
         "group_on_two_streams" => group_on_two_streams(),
-        "host_memory_is_refused" => host_memory(),
-        "two_ranks_on_one_device" => one_device(),
         "graph_of_all_devices" => graph_of_all_devices(),
         "graphs_on_two_streams_between_other_calls" => graphs_on_two_streams(),
         "communicator_that_ends_before_its_graph" => end_before_graph(),
@@ -77,41 +71,6 @@ fn opposite_directions() {
     });
 }
 
-/// An abort ends an operation whose peer never calls, and the stream continues.
-fn abort() {
-    let aborted = Barrier::new(2);
-    run_ranks(2, |rank| {
-        if rank.number == 0 {
-            let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
-            check(rank.all_reduce(&from, &mut to, &rank.stream));
-            check(rank.all_reduce(&from, &mut to, &rank.stream));
-            let copied = rank.stream.clone_dtod(&from).unwrap();
-            thread::sleep(Duration::from_millis(100));
-            crate::rank::abort(rank.comm);
-            assert_all(&rank.stream, &copied, 1.0);
-        }
-        aborted.wait();
-        if rank.number == 1 {
-            assert_ne!(async_error(rank.comm), ncclResult_t::ncclSuccess, "the peer has aborted");
-            crate::rank::abort(rank.comm);
-        }
-    });
-}
-
-/// Destroying a communicator waits for its work.
-fn destroy() {
-    run_ranks(2, |rank| {
-        // SAFETY: the host waits before another stream uses a buffer.
-        unsafe { rank.context.disable_event_tracking() };
-        let (from, mut sum) = (rank.filled(LONG), rank.zeros(LONG));
-        (0..10).for_each(|_| check(rank.all_reduce(&from, &mut sum, &rank.stream)));
-        let context = Arc::clone(&rank.context);
-        rank.destroy();
-        // On a stream that nothing orders after the work but this wait.
-        assert_all(&context.new_stream().unwrap(), &sum, 3.0);
-    });
-}
-
 /// Operations of one communicator on two streams run in the order of the calls.
 fn two_streams() {
     run_ranks(2, |rank| {
@@ -148,45 +107,6 @@ fn group_on_two_streams() {
         assert_all(&two, &to, expected);
         assert_all(&one, &to, expected);
         rank.destroy();
-    });
-}
-
-/// Host memory that is not registered with CUDA is refused, and so is memory that is too short.
-fn host_memory() {
-    run_ranks(2, |rank| {
-        let (comm, stream) = (rank.comm, rank.stream.cu_stream().cast());
-        let (mut host, device) = (vec![0.0_f32; SHORT], rank.zeros(SHORT));
-        rank.stream.synchronize().unwrap();
-        let call = |from, to, count| {
-            // SAFETY: the operation is refused before it follows the pointers, or they are of device memory.
-            unsafe { sys::ncclAllReduce(from, to, count, ncclFloat32, ncclSum, comm, stream) }
-        };
-        let (address, _read) = device.device_ptr(&rank.stream);
-        let (in_host, on_device): (*mut c_void, _) = (host.as_mut_ptr().cast(), address as *mut c_void);
-        let invalid = ncclResult_t::ncclInvalidArgument;
-        assert_eq!(call(in_host, on_device, SHORT), invalid);
-        assert_eq!(call(on_device, in_host, SHORT), invalid);
-        assert_eq!(call(on_device, on_device, 1 << 28), invalid, "too long");
-        check(call(on_device, on_device, SHORT));
-        rank.stream.synchronize().unwrap();
-        drop(_read);
-        rank.destroy();
-    });
-}
-
-/// Two ranks on one device are refused.
-fn one_device() {
-    let id = unique_id();
-    thread::scope(|scope| {
-        for number in 0..2 {
-            scope.spawn(move || {
-                let _context = CudaContext::new(1).unwrap();
-                let mut comm = std::ptr::null_mut();
-                // SAFETY: a valid out-parameter.
-                let code = unsafe { sys::ncclCommInitRank(&raw mut comm, 2, id, number) };
-                assert_eq!(code, ncclResult_t::ncclInvalidUsage);
-            });
-        }
     });
 }
 
