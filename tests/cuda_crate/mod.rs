@@ -105,11 +105,9 @@ pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
 
 fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
     let one_device = cases![C:
-        buffers_of_the_operations_stream_are_summed,
         buffers_of_other_streams_are_summed,
         buffers_dropped_right_after_the_call_are_summed,
         buffers_of_a_group_may_be_dropped_after_it,
-        pre_mul_sum_of_buffers_of_other_streams_has_its_value,
         memory_of_nccl_is_allocated_on_the_context,
         synchronize_returns_when_the_streams_work_is_done,
         synchronize_without_a_peer_times_out_and_aborts,
@@ -199,17 +197,6 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
     });
 }
 
-fn buffers_of_the_operations_stream_are_summed<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let send = C::upload(&rank.stream, &rank.values(LENGTH));
-        let mut recv = C::zeros(&rank.stream, LENGTH);
-        rank.be_late();
-        rank.comm.all_reduce(send.send(), recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        rank.comm.all_reduce_in_place(recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        assert_eq!(C::read(&rank.stream, &recv), [6.0; LENGTH]);
-    });
-}
-
 fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
     run_ranks::<C>(0, |rank| {
         let third = C::new_stream(&rank.context);
@@ -220,6 +207,9 @@ fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
         // Each on a stream that has to wait for the operation.
         assert_eq!(C::read(&third, &recv), [3.0; LENGTH]);
         assert_eq!(C::read(&rank.other, &recv), [3.0; LENGTH]);
+        let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
+        rank.comm.all_reduce_in_place(recv.recv(), &tenfold, &rank.stream).unwrap();
+        assert_eq!(C::read(&rank.other, &recv), [60.0; LENGTH]);
     });
 }
 
@@ -352,16 +342,6 @@ fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
         // SAFETY: no work was started.
         unsafe { buffer.assume_idle() };
         buffer.free().unwrap();
-    });
-}
-
-fn pre_mul_sum_of_buffers_of_other_streams_has_its_value<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let mut buffer = C::upload(&rank.other, &rank.values(LENGTH));
-        let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
-        rank.be_late();
-        rank.comm.all_reduce_in_place(buffer.recv(), &tenfold, &rank.stream).unwrap();
-        assert_eq!(C::read(&rank.other, &buffer), [30.0; LENGTH]);
     });
 }
 
