@@ -40,14 +40,8 @@ crate::tests! {
         " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
     ]
     operation_of_a_peer_without_an_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "send of rank 0 on stream"]
-    event_recorded_again_orders_work_up_to_the_last_record
-    successful_event_query_orders_later_work
-    blocking_streams_are_ordered_by_the_default_stream
-    host_function_that_signals_another_thread_orders_later_work
-    order_through_three_streams_is_not_reported
     interleaved_columns_are_not_reported
-    free_that_waits_is_not_reported
-    stream_ordered_memory_is_freed_in_stream_order
+    ordered_work_is_not_reported
     streams_ordered_by_peers_are_not_reported
     race_is_a_sticky_error_if_enabled ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
     race_is_not_reported_if_disabled = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
@@ -98,11 +92,6 @@ fn fill(buffer: CUdeviceptr, stream: CUstream) {
 fn allocate(stream: CUstream) -> CUdeviceptr {
     // SAFETY: see above.
     unsafe { result::malloc_async(stream, LENGTH) }.expect("memory")
-}
-
-fn synchronize(stream: CUstream) {
-    // SAFETY: see above.
-    unsafe { stream::synchronize(stream) }.expect("the end of the stream");
 }
 
 fn copy_back_before_the_work_is_done_is_reported() {
@@ -251,79 +240,53 @@ fn race_is_a_sticky_error_if_enabled() {
     assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
 }
 
-fn event_recorded_again_orders_work_up_to_the_last_record() {
+/// In ways that random programs do not use.
+fn ordered_work_is_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let event = record(one);
+    let (three, event) = (nonblocking(), record(one));
+    let end_all = || result::ctx::synchronize().expect("the end of everything");
+    // An event orders the work up to its last record, through any number of streams.
     fill(from, one);
     // SAFETY: see above.
     unsafe { event::record(event, one) }.expect("a record");
     wait(two, event);
-    copy(to, from, two);
-}
-
-fn successful_event_query_orders_later_work() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    wait(three, record(two));
+    copy(to, from, three);
+    end_all();
+    // The query of a stream whose work is done.
     fill(from, one);
-    let event = record(one);
     // SAFETY: see above.
-    while unsafe { event::query(event) }.is_err() {}
+    while unsafe { sys::cuStreamQuery(one) }.result().is_err() {}
     copy(to, from, two);
-    // SAFETY: see above.
-    while unsafe { sys::cuStreamQuery(two) }.result().is_err() {}
-    fill(to, one);
-}
-
-fn blocking_streams_are_ordered_by_the_default_stream() {
-    let Bench { buffers: [from, to], .. } = bench();
-    let [one, two] = [(); 2].map(|()| stream::create(StreamKind::Default).expect("a stream"));
-    fill(from, one);
-    fill(from, ptr::null_mut());
-    copy(to, from, two);
-    destroy(two);
-    fill(to, ptr::null_mut());
-    fill(to, ptr::without_provenance_mut(2));
-    fill(to, ptr::null_mut());
-}
-
-fn host_function_that_signals_another_thread_orders_later_work() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    end_all();
+    // A function of the program that signals another thread.
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     fill(from, one);
     call(one, move || sender.send(()).expect("a receiver"));
     receiver.recv().expect("a message");
     copy(to, from, two);
-    synchronize(one);
-}
-
-fn order_through_three_streams_is_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let three = nonblocking();
-    fill(from, one);
+    end_all();
+    // The default stream, and each thread's, with blocking streams.
+    let [blocking, destroyed] = [(); 2].map(|()| stream::create(StreamKind::Default).expect("a stream"));
+    fill(from, blocking);
+    fill(from, ptr::null_mut());
+    copy(to, from, destroyed);
+    destroy(destroyed);
+    fill(to, ptr::null_mut());
+    fill(to, ptr::without_provenance_mut(2));
+    fill(to, ptr::null_mut());
+    end_all();
+    // A free in stream order, and one that waits.
+    let buffer = allocate(one);
     wait(two, record(one));
-    wait(three, record(two));
-    copy(to, from, three);
-}
-
-fn free_that_waits_is_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(buffer, two);
+    wait(one, record(two));
+    // SAFETY: it is freed once, after its use.
+    unsafe { result::free_async(buffer, one) }.expect("a free");
     fill(from, one);
     fill(to, two);
     free(from);
     free(to);
-}
-
-fn stream_ordered_memory_is_freed_in_stream_order() {
-    let Bench { streams: [one, two], .. } = bench();
-    for _ in 0..20 {
-        // SAFETY: each is freed once, after its use.
-        unsafe {
-            let buffer = allocate(one);
-            wait(two, record(one));
-            fill(buffer, two);
-            wait(one, record(two));
-            result::free_async(buffer, one).expect("a free");
-        }
-    }
 }
 
 unsafe extern "C" fn meet(message: *mut c_void) {
