@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_common::{Access, AccessKind, Device, Interface, Memory, MemoryKind, Work};
-use cudarc::driver::result::{self as cuda, stream};
-use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::result::{self as cuda, event, stream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::virtual_memory;
-use crate::work::{allocate, destroy, enter, nonblocking, require};
+use crate::work::{allocate, destroy, enter, nonblocking, record, require};
 
 crate::tests! {
     alias_of_device_memory_has_its_bytes
@@ -229,8 +229,9 @@ fn reason(stream: CUstream, length: usize) -> String {
     unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().expect("ASCII").to_owned()
 }
 
-/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
-fn enqueue_failure() -> CUstream {
+/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current. Returns the
+/// stream, and an event before the operation.
+fn enqueue_failure() -> (CUstream, CUevent) {
     unsafe extern "C" fn fail(_data: *mut c_void) {
         let fail = interface().fail;
         for number in [3, 4] {
@@ -242,18 +243,19 @@ fn enqueue_failure() -> CUstream {
         }
     }
     enter(0);
-    let stream = nonblocking();
-    let address = allocate(100);
+    let (stream, access) = (nonblocking(), writes(allocate(100), 100));
+    let before = record(stream);
     enter(7);
-    enqueue(stream, writes(address, 100), c"fail", [Some(fail), None], ptr::null_mut())
-        .expect("an operation");
-    stream
+    enqueue(stream, access, c"fail", [Some(fail), None], ptr::null_mut()).expect("an operation");
+    (stream, before)
 }
 
 fn failure_is_sticky_in_the_operations_context_until_recovered() {
     let failed = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
     let recover = interface().recover;
-    let stream = enqueue_failure();
+    enter(0);
+    let memory = allocate(4);
+    let (stream, before) = enqueue_failure();
     // SAFETY: the stream is alive, and destroyed once.
     unsafe {
         assert_eq!(stream::synchronize(stream), failed);
@@ -263,8 +265,15 @@ fn failure_is_sticky_in_the_operations_context_until_recovered() {
         assert_eq!(reason(stream, 10), "operation");
         enter(0);
         assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
-        assert_eq!(cuda::ctx::synchronize(), failed);
-        assert_eq!(cuda::malloc_sync(1).map(|_| ()), failed);
+        for _ in 0..2 {
+            assert_eq!(cuda::ctx::synchronize(), failed);
+            assert_eq!(sys::cuStreamQuery(stream).result(), failed);
+            assert_eq!(event::query(before), failed);
+            assert_eq!(event::synchronize(before), failed);
+            assert_eq!(cuda::malloc_sync(1).map(drop), failed);
+            assert_eq!(cuda::memcpy_dtoh_sync(&mut [0_u8; 4], memory), failed);
+            assert_eq!(cuda::memcpy_dtoh_async(&mut [0_u8; 4], memory, stream), failed);
+        }
         result(recover(4)).expect("a recovery");
         assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
         result(recover(3)).expect("a recovery");
@@ -275,7 +284,7 @@ fn failure_is_sticky_in_the_operations_context_until_recovered() {
 }
 
 fn failure_that_is_only_reported_changes_nothing() {
-    let stream = enqueue_failure();
+    let (stream, _) = enqueue_failure();
     // SAFETY: the stream is alive.
     unsafe { stream::synchronize(stream) }.expect("no error");
     enter(0);
