@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::thread;
 
+use cudarc::driver::CudaContext;
 use libnccl::sys::{NCCL_VERSION_CODE, ncclConfig_t, ncclEncryptionConfig_t, ncclUniqueId};
 
 use crate::implementation::Implementation;
@@ -15,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         1..=4 => init_rank, init_with_several_ids, init_in_a_group, init_with_options, every_teardown_returns,
             communicator_is_used_by_another_thread;
         1..=1 => init_all_ranks_of_a_thread, init_without_peer_ends_with_its_abort, ids_differ;
-        2..=2 => abort_ends_work_of_an_absent_peer;
+        2..=2 => ranks_of_one_device_are_refused, abort_ends_work_of_an_absent_peer;
     }
 }
 
@@ -166,6 +167,16 @@ fn init_without_peer_ends_with_its_abort(rank: &Rank) {
     let comm = rank.join("afterwards");
     rank.assert_works(comm);
     rank.destroy(comm);
+}
+
+fn ranks_of_one_device_are_refused(rank: &Rank) {
+    if rank.implementation != Implementation::Emulation {
+        rank.skip("there are no devices, or all ranks share one");
+    }
+    CudaContext::new(0).and_then(|device| device.bind_to_thread()).expect("a device");
+    let (id, mut comm) = (rank.share_id("id"), ptr::null_mut());
+    assert_eq!(call!(rank, ncclCommInitRank(&mut comm, 2, id, rank.number as c_int)), USAGE);
+    rank.assert_last_error("NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
 }
 
 /// Rank 1 never makes the calls of rank 0, which wait on its stream, or in the background. The abort of each communicator could wait
