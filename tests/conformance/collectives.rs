@@ -17,24 +17,24 @@ use crate::reference::{Op, TYPES, Type, check_reference};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let comparisons: [(&str, fn(&Rank)); 9] = [
-        ("all_reduce", |rank| compare(rank, AllReduce)),
-        ("broadcast", |rank| compare(rank, Broadcast)),
-        ("reduce", |rank| compare(rank, Reduce)),
-        ("all_gather", |rank| compare(rank, AllGather)),
-        ("reduce_scatter", |rank| compare(rank, ReduceScatter)),
-        ("all_to_all", |rank| compare(rank, AlltoAll)),
-        ("gather", |rank| compare(rank, Gather)),
-        ("scatter", |rank| compare(rank, Scatter)),
-        ("send_and_receive", |rank| compare(rank, Exchange)),
+    let comparison = |name: &str, run| Case { name: name.to_owned(), ranks: 1..=4, run };
+    let mut cases = vec![
+        comparison("all_reduce", |rank| compare(rank, AllReduce)),
+        comparison("broadcast", |rank| compare(rank, Broadcast)),
+        comparison("reduce", |rank| compare(rank, Reduce)),
+        comparison("all_gather", |rank| compare(rank, AllGather)),
+        comparison("reduce_scatter", |rank| compare(rank, ReduceScatter)),
+        comparison("all_to_all", |rank| compare(rank, AlltoAll)),
+        comparison("gather", |rank| compare(rank, Gather)),
+        comparison("scatter", |rank| compare(rank, Scatter)),
+        comparison("send_and_receive", |rank| compare(rank, Exchange)),
     ];
-    let others = cases! {
+    cases.extend(cases! {
         1..=3 => operations_run_in_stream_order, group_of_different_operations, pre_mul_sum_of_device_memory;
         1..=2 => empty_collectives_use_no_buffer, simulated_group_starts_nothing;
         2..=2 => every_pair_of_small_floats, captured_graph_runs_at_each_launch;
-    };
-    let comparisons = comparisons.map(|(name, run)| Case { name: name.to_owned(), ranks: 1..=4, run });
-    comparisons.into_iter().chain(others).collect()
+    });
+    cases
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -14,7 +14,7 @@ const LENGTH: usize = 1 << 18;
 pub(crate) fn run(ranks: usize) {
     let id = Id::new().unwrap();
     thread::scope(|scope| {
-        (0..ranks).for_each(|rank| drop(scope.spawn(move || thread_of_a_rank(rank, ranks, id))))
+        (0..ranks).for_each(|rank| drop(scope.spawn(move || thread_of_a_rank(rank, ranks, id))));
     });
     one_thread(ranks);
 }

@@ -318,7 +318,8 @@ fn waiting_calls_invalidate_a_capture() {
     const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     let (context, stream) = device(0);
     let (buffer, raw) = (memory(), stream.cu_stream());
-    let calls: [(&dyn Fn() -> Result<(), DriverError>, CUresult); 7] = [
+    type Call<'a> = &'a dyn Fn() -> Result<(), DriverError>;
+    let calls: [(Call<'_>, CUresult); 7] = [
         (&|| stream.synchronize(), UNSUPPORTED),
         // SAFETY: see above.
         (&|| unsafe { sys::cuStreamQuery(raw) }.result(), UNSUPPORTED),
