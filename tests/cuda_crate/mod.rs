@@ -4,9 +4,8 @@
 //! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
 //! returns.
 
-mod libraries;
-
-use std::process::ExitCode;
+use std::env;
+use std::process::{Command, ExitCode};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -17,7 +16,33 @@ use libnccl::error::ResultCode;
 use libnccl::{Communicator, Context, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
-pub(crate) use libraries::{is_emulated, run_with_libraries};
+/// Set where the libraries are in place.
+const NCCL: &str = "LIBNCCL_PATH";
+
+/// Set on the CUDA emulation.
+const RACES: &str = "LIBNCCL_CPU_RACES";
+
+/// Runs this program again with the libraries, and returns its exit code; `None` if they are in place.
+pub(crate) fn run_with_libraries() -> Option<ExitCode> {
+    if env::var_os(NCCL).is_some() {
+        return None;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    libnccl_test_support::install(directory.path());
+    let own = env::current_exe().expect("the path of this program");
+    let status = Command::new(own)
+        .args(env::args_os().skip(1))
+        .env("LD_LIBRARY_PATH", directory.path())
+        .env(NCCL, directory.path().join("libnccl.so.2"))
+        .env(RACES, "error")
+        .status()
+        .expect("this program can be run");
+    Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(crate) fn is_emulated() -> bool {
+    env::var_os(RACES).is_some()
+}
 
 /// A timeout that is never reached.
 const LONG: Duration = Duration::from_secs(60);

@@ -6,6 +6,7 @@ mod cuda_crate;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
 
 use cuda_crate::{
     CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_emulated, run_ranks, run_unchecked,
@@ -61,15 +62,26 @@ impl CudaCrate for Cudarc {
     }
 }
 
-/// Communicators from before the process loads CUDA.
-static EARLY: Mutex<Vec<Communicator>> = Mutex::new(Vec::new());
+/// Communicators from before the process loads CUDA: of two ranks and their children, and one that has worked on host memory.
+static EARLY: Mutex<Option<(Vec<[Communicator; 2]>, Communicator)>> = Mutex::new(None);
 
 fn main() -> ExitCode {
     if let Some(code) = cuda_crate::run_with_libraries() {
         return code;
     }
     if is_emulated() {
-        *EARLY.lock().unwrap() = Nccl::load().unwrap().init_all(&[0, 1]).unwrap();
+        let nccl = Nccl::load().unwrap();
+        let of_host = nccl.communicator(1, 0, &nccl.unique_id().unwrap()).init().unwrap();
+        of_host.all_reduce_in_place(&mut [7], ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+        let split = |comm: Communicator| {
+            let child = comm.split(Some(0), 0).init().unwrap().unwrap();
+            [comm, child]
+        };
+        let threads =
+            nccl.init_all(&[0, 1]).unwrap().into_iter().map(|comm| thread::spawn(move || split(comm)));
+        let threads: Vec<_> = threads.collect();
+        let of_ranks = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
+        *EARLY.lock().unwrap() = Some((of_ranks, of_host));
     }
     let two_devices = cases![
         views_are_sent_and_received,
@@ -84,19 +96,24 @@ fn main() -> ExitCode {
 }
 
 fn communicators_from_before_cuda_is_loaded_work_on_devices() {
-    let communicators = std::mem::take(&mut *EARLY.lock().unwrap());
-    std::thread::scope(|scope| {
-        for comm in communicators {
+    let (of_ranks, of_host) = EARLY.lock().unwrap().take().unwrap();
+    thread::scope(|scope| {
+        for comms in of_ranks {
             scope.spawn(move || {
-                let stream = CudaContext::new(comm.rank()).unwrap().new_stream().unwrap();
-                let mut buffer = stream.clone_htod(&[comm.rank() as f32 + 1.0; 10]).unwrap();
-                comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
-                assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [3.0; 10]);
-                assert_eq!(comm.memory_space(), MemorySpace::Device);
-                comm.destroy().unwrap();
+                let stream = CudaContext::new(comms[0].rank()).unwrap().new_stream().unwrap();
+                for comm in comms {
+                    let mut buffer = stream.clone_htod(&[comm.rank() as f32 + 1.0; 10]).unwrap();
+                    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                    assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [3.0; 10]);
+                    assert_eq!(comm.memory_space(), MemorySpace::Device);
+                    comm.destroy().unwrap();
+                }
             });
         }
     });
+    let mut number = [7];
+    of_host.all_reduce_in_place(&mut number, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+    assert_eq!((number, of_host.memory_space()), ([7], MemorySpace::Host));
 }
 
 fn views_are_sent_and_received() {
