@@ -44,17 +44,15 @@ crate::tests! {
 pub(crate) const PART: usize = 2 << 20;
 
 fn properties(device: i32) -> sys::CUmemAllocationProp {
-    // SAFETY: zero is a value of all its fields but the type, which is set.
-    let mut properties: sys::CUmemAllocationProp = unsafe {
-        let mut properties = std::mem::MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
-        (&raw mut (*properties.as_mut_ptr()).requestedHandleTypes)
-            .write(HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-        (&raw mut (*properties.as_mut_ptr()).type_)
-            .write(sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED);
+    let mut properties = std::mem::MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
+    let place = properties.as_mut_ptr();
+    // SAFETY: zero is a value of all fields but three, which are set.
+    unsafe {
+        (&raw mut (*place).requestedHandleTypes).write(HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        (&raw mut (*place).type_).write(sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED);
+        (&raw mut (*place).location).write(location(device));
         properties.assume_init()
-    };
-    properties.location = location(device);
-    properties
+    }
 }
 
 fn location(id: i32) -> sys::CUmemLocation {
@@ -236,16 +234,12 @@ fn invalid_virtual_memory_calls_are_refused() {
     for (what, found, expected) in calls {
         assert_eq!(found, expected, "{what}");
     }
-    assert_eq!(unmap_half_of_two_parts(free, handle), [INVALID_VALUE, INVALID_VALUE, SUCCESS]);
-}
-
-/// Maps memory of two parts in one call, and unmaps it in halves and as a whole.
-fn unmap_half_of_two_parts(address: u64, handle: u64) -> [sys::CUresult; 3] {
+    // Memory of two parts that was mapped in one call is unmapped as a whole.
     // SAFETY: numbers.
     unsafe {
-        assert_eq!(sys::cuMemMap(address, 2 * PART, 0, handle, 0), SUCCESS);
-        [(address, PART), (address + PART as u64, PART), (address, 2 * PART)]
-            .map(|(address, length)| sys::cuMemUnmap(address, length))
+        assert_eq!(sys::cuMemMap(free, 2 * PART, 0, handle, 0), SUCCESS);
+        let halves = [free, free + PART as u64].map(|address| sys::cuMemUnmap(address, PART));
+        assert_eq!((halves, sys::cuMemUnmap(free, 2 * PART)), ([INVALID_VALUE; 2], SUCCESS));
     }
 }
 
@@ -421,9 +415,7 @@ fn fault(device: usize, address: u64) {
 fn use_before_access_is_set_is_a_fault() {
     let _context = context(0);
     let address = reserve(2 * PART);
-    for part in 0..2 {
-        map(address + (part * PART) as u64, create(0, PART));
-    }
+    [address, address + PART as u64].iter().for_each(|part| map(*part, create(0, PART)));
     assert_eq!(set_access(address, PART, 0, READ_WRITE), SUCCESS);
     fault(0, address);
 }
@@ -434,12 +426,10 @@ fn use_by_a_device_without_access_is_a_fault() {
 }
 
 fn write_to_read_only_memory_is_a_fault() {
+    const READ: sys::CUmemAccess_flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
     let _context = context(0);
     let address = mapped(0, 2);
-    assert_eq!(
-        set_access(address, 2 * PART, 0, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ),
-        SUCCESS
-    );
+    assert_eq!(set_access(address, 2 * PART, 0, READ), SUCCESS);
     let mut back = [0_u8; 4];
     // SAFETY: the memory is as long.
     unsafe { result::memcpy_dtoh_sync(&mut back, address).expect("it may be read") };
