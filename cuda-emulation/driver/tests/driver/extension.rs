@@ -107,6 +107,14 @@ fn alias_of_device_memory_has_its_bytes() {
         cuda::free_sync(address).expect("a free");
         assert_eq!(resolve(address, 100).map(drop), Err(INVALID));
 
+        // Across parts that are mapped side by side, as growing allocators do.
+        let across = virtual_memory::mapped(2, 2) + virtual_memory::PART as u64 - 5;
+        cuda::memset_d8_sync(across, 6, 10).expect("a fill");
+        cuda::ctx::synchronize().expect("the end of the fill");
+        let memory = resolve(across, 10).expect("device memory");
+        assert_eq!((memory.kind, memory.device), (MemoryKind::Device, 2));
+        assert_eq!(std::slice::from_raw_parts(memory.alias.cast::<u8>(), 10), [6; 10]);
+
         let pinned = cuda::malloc_host(10, 0).expect("pinned memory");
         let memory = resolve(pinned as u64, 10).expect("pinned memory");
         assert_eq!((memory.kind, memory.alias), (MemoryKind::Pinned, pinned));

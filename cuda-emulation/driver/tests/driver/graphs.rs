@@ -12,10 +12,10 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
-use crate::extension;
 use crate::work::{
     LENGTH, call, copy, error, event, free, memory, nonblocking, record, require, try_fill, try_wait, wait,
 };
+use crate::{extension, work};
 
 crate::tests! {
     captured_work_is_executed_at_each_launch_and_not_before
@@ -26,8 +26,7 @@ crate::tests! {
     launches_of_a_graph_do_not_overlap
     launch_is_ordered_with_its_stream
     external_events_are_recorded_at_each_launch
-    unjoined_work_is_an_error
-    wait_for_work_outside_a_capture_is_an_error
+    unjoined_work_and_waits_for_work_outside_are_errors
     waiting_calls_invalidate_a_capture
     default_stream_invalidates_the_capture_of_a_blocking_stream
     capture_info_has_the_graph_and_the_last_nodes
@@ -276,10 +275,10 @@ fn external_events_are_recorded_at_each_launch() {
     stream.synchronize().expect("the end");
 }
 
-fn unjoined_work_is_an_error() {
+fn unjoined_work_and_waits_for_work_outside_are_errors() {
     let (context, one) = device(0);
     let two = context.new_stream().expect("a stream");
-    let buffer = memory();
+    let (outside, never, buffer) = (record(two.cu_stream()), event(), memory());
     let fork = || {
         one.begin_capture(MODE).expect("a capture");
         join(&two, &one);
@@ -290,23 +289,17 @@ fn unjoined_work_is_an_error() {
     fork();
     assert_eq!(end(&two), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
     assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
-    for stream in [one, two] {
-        fill(buffer, 2, &stream);
+    for stream in [&one, &two] {
+        fill(buffer, 2, stream);
         stream.synchronize().expect("the stream is not captured any more");
     }
-}
 
-fn wait_for_work_outside_a_capture_is_an_error() {
-    let (context, one) = device(0);
-    let two = context.new_stream().expect("a stream");
-    let (outside, never, buffer) = (record(two.cu_stream()), event(), memory());
     one.begin_capture(MODE).expect("a capture");
     wait(one.cu_stream(), never);
     assert_eq!(try_wait(one.cu_stream(), outside), Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)));
     let refused = try_fill(buffer, 1, one.cu_stream());
     assert_eq!(refused, Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
     assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
-
     one.begin_capture(MODE).expect("a capture");
     let inside = record(one.cu_stream());
     one.end_capture(FLAGS).expect("the end of a capture");
@@ -489,14 +482,11 @@ fn data_of_a_graph_is_released_with_its_last_reference() {
 
 fn destroyed_stream_ends_its_capture() {
     let (_context, stream) = device(0);
-    let own = nonblocking();
-    let buffer = memory();
-    // SAFETY: it is destroyed once.
-    unsafe {
-        result::stream::begin_capture(own, MODE).expect("a capture");
-        result::memset_d8_async(buffer, 1, LENGTH, own).expect("a node");
-        result::stream::destroy(own).expect("an end");
-    }
+    let (own, buffer) = (nonblocking(), memory());
+    // SAFETY: a live stream.
+    unsafe { result::stream::begin_capture(own, MODE) }.expect("a capture");
+    try_fill(buffer, 1, own).expect("a node");
+    work::destroy(own);
     memory();
     stream.synchronize().expect("nothing is captured");
     assert_eq!(first_byte(buffer), 0);
