@@ -10,8 +10,8 @@ use libnccl::config::{CtaPolicy, Encryption, GraphUsageMode, HostCftMode, NvlsHo
 use libnccl::error::ResultCode;
 use libnccl::{Config, Error, Nccl, UniqueId, Version, sys};
 
-use crate::outcome::{Found, Outcome, code, ensure, report};
-
+/// The cell of a check in the table, and details that all backends must agree on; or the problem.
+type Outcome = Result<(String, String), String>;
 type Check = fn(&Library) -> Outcome;
 
 /// A library, and the version and file that it is expected to be.
@@ -23,10 +23,9 @@ struct Library<'a> {
 
 pub(crate) fn run(nccl: &Nccl, release: &str, library: &str) {
     let library = Library { nccl, release, path: Path::new(library) };
-    let checks: [(&str, Check); 12] = [
+    let checks: [(&str, Check); 11] = [
         ("load", load),
         ("functions", functions),
-        ("missing functions", missing_functions),
         ("bytes of an id", bytes_of_an_id),
         ("codes", codes),
         ("groups", groups),
@@ -43,6 +42,32 @@ pub(crate) fn run(nccl: &Nccl, release: &str, library: &str) {
     }
 }
 
+fn cell(text: impl Into<String>) -> Outcome {
+    cell_with(text, "")
+}
+
+fn cell_with(text: impl Into<String>, detail: impl Into<String>) -> Outcome {
+    Ok((text.into(), detail.into()))
+}
+
+/// Prints a name, the outcome and its detail, separated by tabs.
+fn report(name: &str, outcome: Outcome) {
+    let line = |text: &str| text.replace(['\t', '\n'], " ");
+    match outcome {
+        Ok((text, detail)) => println!("{name}\t{}\t{}", line(&text), line(&detail)),
+        Err(problem) => println!("{name}\tfailed: {}\t", line(&problem)),
+    }
+}
+
+fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(problem()) }
+}
+
+/// Returns the code's number, such as `code 1`.
+fn code(code: ResultCode) -> String {
+    format!("code {}", code.as_raw().0)
+}
+
 /// Requests an id twice without a network: the environment's `NCCL_SOCKET_IFNAME` names no interface. Up to 2.21.5, NCCL's second call
 /// hangs.
 pub(crate) fn id_failure(nccl: &Nccl) {
@@ -54,7 +79,7 @@ pub(crate) fn id_failure(nccl: &Nccl) {
         let (first, second) = (request()?, request()?);
         ensure(first == second, || format!("{first:?}, then {second:?}"))?;
         let (found, message, detail) = first;
-        Ok(Found::new(format!("{}, twice", code(found))).with(format!("{message}: {detail}")))
+        cell_with(format!("{}, twice", code(found)), format!("{message}: {detail}"))
     };
     report("id failure", twice());
 }
@@ -66,7 +91,7 @@ fn load(library: &Library) -> Outcome {
     ensure(same && version == library.release, || {
         format!("it is {version} at {found}, expected {} at {}", library.release, library.path.display())
     })?;
-    Ok(Found::new("ok"))
+    cell("ok")
 }
 
 /// nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
@@ -77,30 +102,16 @@ fn is_early(library: &Library, name: &str) -> bool {
 /// Checks that a version has exactly the functions that were introduced in it or before.
 fn functions(library: &Library) -> Outcome {
     let version = library.nccl.version();
-    for function in library.nccl.functions() {
+    let (present, missing): (Vec<_>, Vec<_>) =
+        library.nccl.functions().partition(|function| function.present);
+    for function in present.iter().chain(&missing) {
         let expected = function.since <= version || is_early(library, function.name);
         ensure(function.present == expected, || format!("{function:?} in {version}"))?;
+        let is_supported = !matches!(library.nccl.require(function.name), Err(Error::Unsupported { .. }));
+        ensure(is_supported == function.present, || format!("{function:?} is supported: {is_supported}"))?;
     }
-    let present = library.nccl.functions().filter(|function| function.present).count();
-    Ok(Found::new(present.to_string()))
-}
-
-fn missing_functions(library: &Library) -> Outcome {
-    let version = library.nccl.version();
-    let mut missing = Vec::new();
-    for function in library.nccl.functions().filter(|function| !function.present) {
-        let text = match library.nccl.require(function.name) {
-            Err(error @ Error::Unsupported { .. }) => error.to_string(),
-            other => return Err(format!("{}: {other:?}, expected it to be unsupported", function.name)),
-        };
-        let start = format!(
-            "{} needs NCCL {} or newer; the loaded library is {version} (",
-            function.name, function.since
-        );
-        ensure(text.starts_with(&start), || format!("{text}, expected {start}..."))?;
-        missing.push(function.name);
-    }
-    Ok(Found::new(format!("{} named", missing.len())).with(missing.join(" ")))
+    let missing: Vec<_> = missing.iter().map(|function| function.name).collect();
+    cell_with(present.len().to_string(), missing.join(" "))
 }
 
 /// Counts how many of the 128 bytes NCCL writes; the facade zeroes the rest.
@@ -120,7 +131,7 @@ fn bytes_of_an_id(library: &Library) -> Outcome {
     let id = library.nccl.unique_id().map_err(|error| error.to_string())?;
     let rest = &id.as_bytes()[written..];
     ensure(rest.iter().all(|byte| *byte == 0), || format!("after {written} bytes, {rest:?}"))?;
-    Ok(Found::new(written.to_string()))
+    cell(written.to_string())
 }
 
 fn codes(library: &Library) -> Outcome {
@@ -143,7 +154,7 @@ fn codes(library: &Library) -> Outcome {
     texts.truncate(known);
     let distinct: BTreeSet<&String> = texts.iter().collect();
     ensure(distinct.len() == known, || format!("{texts:?}, expected each once"))?;
-    Ok(Found::new(format!("0 to {}", known.saturating_sub(1))).with(format!("{texts:?}, {unknown:?}")))
+    cell_with(format!("0 to {}", known.saturating_sub(1)), format!("{texts:?}, {unknown:?}"))
 }
 
 fn raw_end(library: &Library) -> Result<ResultCode, String> {
@@ -171,7 +182,7 @@ fn groups(library: &Library) -> Outcome {
     let nested = returned(nccl.group(|group| group.group(|_| Ok(7))))?;
     check_no_open_group(library, "a group in a group")?;
     ensure(empty == nested, || format!("{empty} for an empty group, {nested} for one in another"))?;
-    Ok(Found::new(empty))
+    cell(empty)
 }
 
 /// Checks that each option is unsupported by a library without it, and passed on to a library with it.
@@ -220,7 +231,7 @@ fn options(library: &Library) -> Outcome {
         }
         check_no_open_group(library, field)?;
     }
-    Ok(Found::new(format!("{} of {}", known.len(), options.len())).with(known.join(" ")))
+    cell_with(format!("{} of {}", known.len(), options.len()), known.join(" "))
 }
 
 fn initialisation(library: &Library) -> Outcome {
@@ -249,7 +260,7 @@ fn initialisation(library: &Library) -> Outcome {
         ensure(is_same || is_stale, || format!("{outcome:?}, then {detail}"))?;
     }
     let (text, detail) = outcome.ok_or("nothing was tried")?;
-    Ok(Found::new(text).with(detail))
+    cell_with(text, detail)
 }
 
 /// Returns `-` if the library rightly lacks a function, otherwise the outcome of its call.
@@ -262,11 +273,11 @@ fn unless_unsupported<T>(
     match (library.nccl.require(name), result) {
         (Err(_), Err(Error::Unsupported { function, found, .. })) => {
             ensure((function, found) == (name, library.nccl.version()), || format!("{function} in {found}"))?;
-            Ok(Found::new("-"))
+            cell("-")
         }
         (Ok(()), Ok(value)) => found(value),
         (Ok(()), Err(Error::Nccl { call, code: found, detail, .. })) if call == name => {
-            Ok(Found::new(code(found)).with(detail))
+            cell_with(code(found), detail)
         }
         (_, result) => Err(format!("{name}: {:?}", result.map(drop))),
     }
@@ -282,7 +293,7 @@ fn simulation(library: &Library) -> Outcome {
     let outcome =
         unless_unsupported(library, "ncclGroupSimulateEnd", library.nccl.simulate(|_| Ok(())), |estimate| {
             ensure(estimate.is_none(), || format!("{estimate:?} for nothing"))?;
-            Ok(Found::new("ok"))
+            cell("ok")
         })?;
     check_no_open_group(library, "a simulation")?;
     Ok(outcome)
@@ -298,12 +309,12 @@ fn parameters(library: &Library) -> Outcome {
         }
         let unknown = parameters.get::<String>("NCCL_FROBNICATE").map_err(text)?;
         ensure(unknown.is_none(), || format!("NCCL_FROBNICATE is {unknown:?}"))?;
-        Ok(Found::new(keys.len().to_string()).with(keys.join(" ")))
+        cell_with(keys.len().to_string(), keys.join(" "))
     })
 }
 
 fn encryption(library: &Library) -> Outcome {
     unless_unsupported(library, "ncclSetEncryption", library.nccl.set_encryption(Encryption::None), |()| {
-        Ok(Found::new("ok"))
+        cell("ok")
     })
 }
