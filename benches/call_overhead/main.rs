@@ -81,7 +81,9 @@ fn measure() -> Result {
             "valgrind is missing, which counts the instructions (Debian: apt-get install valgrind)".into()
         );
     }
-    let programs = Programs::build()?;
+    fs::create_dir_all(directory())?;
+    build_c()?;
+    ["link", "dlopen", "dlopen,tracing"].into_iter().try_for_each(build_callers)?;
     println!("all_reduce through a library that does nothing; per call\n");
     println!(
         "{:<20} {:>12} {:>9} {:>6} {:>12}",
@@ -89,10 +91,10 @@ fn measure() -> Result {
     );
     let mut kept = true;
     for (name, argument, paths) in [("C", "single", &SINGLE[..]), ("C, group", "group", &GROUP)] {
-        let (c, _) = programs.cost(&programs.c_caller(), argument)?;
+        let (c, _) = cost(&c_caller(), argument)?;
         println!("{name:<20} {c:>12}");
         for (name, features, argument, limit) in paths {
-            let (instructions, allocations) = programs.cost(&programs.caller(features), argument)?;
+            let (instructions, allocations) = cost(&caller(features), argument)?;
             let beyond = instructions - c;
             let ok = beyond <= *limit && allocations == 0.0;
             kept &= ok;
@@ -102,13 +104,13 @@ fn measure() -> Result {
     }
 
     println!("\n{:<32} {:>12} {:>13} {:>9} {:>9}", "loading", "dlopen, us", "load(), us", "beyond", "limit");
-    let mut libraries = vec![("the library that does nothing", programs.directory.clone())];
+    let mut libraries = vec![("the library that does nothing", directory())];
     if let Some(library) = std::env::var_os("LIBNCCL_TEST_LIBRARY") {
         let directory = Path::new(&library).parent().ok_or("LIBNCCL_TEST_LIBRARY is not a file's path")?;
         libraries.push(("LIBNCCL_TEST_LIBRARY", directory.into()));
     }
     for (name, directory) in libraries {
-        let [bare, load, beyond] = programs.load_times(&directory)?;
+        let [bare, load, beyond] = load_times(&directory)?;
         let ok = beyond <= LOAD_LIMIT_US;
         kept &= ok;
         let verdict = if ok { "ok" } else { "TOO MUCH" };
@@ -117,108 +119,95 @@ fn measure() -> Result {
     if kept { Ok(()) } else { Err("a limit is exceeded".into()) }
 }
 
-/// The no-op library and its callers, below cargo's target directory.
-struct Programs {
-    directory: PathBuf,
+/// Returns the directory of the no-op library and its callers.
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead")
 }
 
-impl Programs {
-    fn build() -> Result<Self> {
-        let programs = Self { directory: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
-        fs::create_dir_all(&programs.directory)?;
-        programs.build_c()?;
-        ["link", "dlopen", "dlopen,tracing"]
-            .iter()
-            .try_for_each(|features| programs.build_callers(features))?;
-        Ok(programs)
-    }
+fn build_c() -> Result {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = root.join("benches/call_overhead");
+    let include = root.join("vendor-headers");
+    let cc = || {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
+        cc
+    };
+    // Weak, so that the definitions in noop.c take precedence.
+    let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
+    let others = directory().join("others.c");
+    fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
+    let library = directory().join("libnccl.so.2");
+    run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
+        &library,
+        &source.join("noop.c"),
+        &others,
+    ]))?;
+    run(cc().arg("-o").args([&c_caller(), &source.join("caller.c"), &library]))?;
+    Ok(())
+}
 
-    fn build_c(&self) -> Result {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let source = root.join("benches/call_overhead");
-        let include = root.join("vendor-headers");
-        let cc = || {
-            let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-            cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
-            cc
-        };
-        // Weak, so that the definitions in noop.c take precedence.
-        let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
-        let others = self.directory.join("others.c");
-        fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
-        let library = self.directory.join("libnccl.so.2");
-        run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
-            &library,
-            &source.join("noop.c"),
-            &others,
-        ]))?;
-        run(cc().arg("-o").args([&self.c_caller(), &source.join("caller.c"), &library]))?;
-        Ok(())
-    }
+fn build_callers(features: &str) -> Result {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
+    run(Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
+        .args([manifest.as_os_str(), "--target-dir".as_ref(), directory().join(features).as_os_str()])
+        .env("NCCL_LIB_DIR", &directory())
+        .env_remove("LIBNCCL_NO_LINK"))?;
+    Ok(())
+}
 
-    fn build_callers(&self, features: &str) -> Result {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
-        run(Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
-            .args([manifest.as_os_str(), "--target-dir".as_ref(), self.directory.join(features).as_os_str()])
-            .env("NCCL_LIB_DIR", &self.directory)
-            .env_remove("LIBNCCL_NO_LINK"))?;
-        Ok(())
-    }
+fn c_caller() -> PathBuf {
+    directory().join("caller")
+}
 
-    fn c_caller(&self) -> PathBuf {
-        self.directory.join("caller")
-    }
+fn caller(features: &str) -> PathBuf {
+    directory().join(features).join("release/callers")
+}
 
-    fn caller(&self, features: &str) -> PathBuf {
-        self.directory.join(features).join("release/callers")
-    }
+/// Returns the instructions and the allocations of one call.
+fn cost(caller: &Path, argument: &str) -> Result<(i64, f64)> {
+    let (once, _) = callgrind(caller, argument, CALLS)?;
+    let (twice, allocations) = callgrind(caller, argument, 2 * CALLS)?;
+    Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
+}
 
-    /// Returns the instructions and the allocations of one call.
-    fn cost(&self, caller: &Path, argument: &str) -> Result<(i64, f64)> {
-        let (once, _) = self.callgrind(caller, argument, CALLS)?;
-        let (twice, allocations) = self.callgrind(caller, argument, 2 * CALLS)?;
-        Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
-    }
+/// Returns the instructions of the whole program, and the allocations of all calls together.
+fn callgrind(caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
+    let profile = directory().join("callgrind.out");
+    let printed = run(with_library(&directory(), "valgrind")
+        .args(["--tool=callgrind", "-q"])
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
+    let profile = fs::read_to_string(profile)?;
+    let total = profile.lines().find_map(|line| line.strip_prefix("totals: "));
+    let allocations = if printed.is_empty() { 0 } else { printed.parse()? };
+    Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
+}
 
-    /// Returns the instructions of the whole program, and the allocations of all calls together.
-    fn callgrind(&self, caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
-        let profile = self.directory.join("callgrind.out");
-        let printed = run(self
-            .with_library(&self.directory, "valgrind")
-            .args(["--tool=callgrind", "-q"])
-            .arg(format!("--callgrind-out-file={}", profile.display()))
-            .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
-        let profile = fs::read_to_string(profile)?;
-        let total = profile.lines().find_map(|line| line.strip_prefix("totals: "));
-        let allocations = if printed.is_empty() { 0 } else { printed.parse()? };
-        Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
+/// Returns medians in microseconds: a bare `dlopen`, `Nccl::load`, and the difference in each pair of runs. Pairs
+/// cancel changes in the machine's speed.
+fn load_times(library: &Path) -> Result<[f64; 3]> {
+    let time = |argument| -> Result<f64> {
+        let printed = run(with_library(library, caller("dlopen")).arg(argument))?;
+        Ok(printed.parse::<f64>()? / 1000.0)
+    };
+    let mut times = [(); 3].map(|()| Vec::with_capacity(PAIRS));
+    for _ in 0..PAIRS {
+        let (bare, load) = (time("bare-dlopen")?, time("load")?);
+        times.iter_mut().zip([bare, load, load - bare]).for_each(|(times, time)| times.push(time));
     }
+    Ok(times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[PAIRS / 2]
+    }))
+}
 
-    /// Returns medians in microseconds: a bare `dlopen`, `Nccl::load`, and the difference in each pair of runs. Pairs
-    /// cancel changes in the machine's speed.
-    fn load_times(&self, library: &Path) -> Result<[f64; 3]> {
-        let time = |argument| -> Result<f64> {
-            let printed = run(self.with_library(library, self.caller("dlopen")).arg(argument))?;
-            Ok(printed.parse::<f64>()? / 1000.0)
-        };
-        let mut times = [(); 3].map(|()| Vec::with_capacity(PAIRS));
-        for _ in 0..PAIRS {
-            let (bare, load) = (time("bare-dlopen")?, time("load")?);
-            times.iter_mut().zip([bare, load, load - bare]).for_each(|(times, time)| times.push(time));
-        }
-        Ok(times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times[PAIRS / 2]
-        }))
-    }
-
-    /// Creates a command that finds `libnccl.so.2` in `directory`.
-    fn with_library(&self, directory: &Path, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", directory).env_remove("LIBNCCL_PATH");
-        command
-    }
+/// Creates a command that finds `libnccl.so.2` in `directory`.
+fn with_library(directory: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", directory).env_remove("LIBNCCL_PATH");
+    command
 }
 
 /// Runs a command, and returns its output if it succeeds.

@@ -13,8 +13,7 @@ use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        1..=4 => init_rank, init_with_several_ids, init_in_a_group, init_with_options, every_teardown_returns,
-            communicator_is_used_by_another_thread;
+        1..=4 => init_rank, init_with_several_ids, init_in_a_group, init_with_options, every_teardown_returns;
         1..=1 => init_all_ranks_of_a_thread, init_without_peer_ends_with_its_abort, ids_differ;
         2..=2 => ranks_of_one_device_are_refused, abort_ends_work_of_an_absent_peer;
     }
@@ -112,18 +111,6 @@ fn every_teardown_returns(rank: &Rank) {
             assert_eq!(code, OK);
         }
     }
-}
-
-fn communicator_is_used_by_another_thread(rank: &Rank) {
-    let comm = rank.join("communicator").expose_provenance();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            rank.make_current();
-            let comm = ptr::with_exposed_provenance_mut(comm);
-            rank.assert_works(comm);
-            rank.destroy(comm);
-        });
-    });
 }
 
 /// Sums over ranks of one thread, in a group.
