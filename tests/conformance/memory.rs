@@ -53,6 +53,7 @@ fn registered_memory_is_reduced(rank: &Rank) {
     let (comm, mut handle) = (rank.join("communicator"), ptr::null_mut());
     let buffer = rank.upload_to_nccl(&vec![1_i32; 100_000]);
     check!(rank, ncclCommRegister(comm, buffer.at(0), buffer.bytes, &mut handle));
+    // In stream order: all start before any has ended.
     (0..3).for_each(|_| rank.start_sum(comm, &buffer));
     assert!(buffer.read::<i32>().iter().all(|element| *element == (rank.size as i32).pow(3)));
     rank.barrier("all work is done");

@@ -9,13 +9,11 @@ use cudarc::driver::{CudaContext, result, sys};
 use crate::work::{self, call, destroy, nonblocking};
 
 crate::tests! {
-    event_that_was_never_recorded_is_complete
-    elapsed_time_is_measured_between_two_events
+    events_are_complete_after_their_work_and_measure_time
     host_functions_run_in_the_order_of_their_stream
     host_function_must_not_wait
     default_stream_waits_for_blocking_streams
     destroyed_stream_completes_its_work
-    event_is_refused_by_the_context_of_another_device
     context_retained_during_its_release_is_kept
 }
 
@@ -26,20 +24,14 @@ fn close(stream: sys::CUstream) -> impl FnOnce() {
     move || release.send(()).expect("a receiver")
 }
 
-fn event_that_was_never_recorded_is_complete() {
-    let context = CudaContext::new(0).expect("device 0");
-    let event = context.new_event(None).expect("an event");
-    assert_eq!(event.try_is_complete(), Ok(true));
-    event.synchronize().expect("no wait");
-    let stream = context.new_stream().expect("a stream");
-    stream.wait(&event).expect("no wait");
-    stream.synchronize().expect("no wait");
-}
-
-fn elapsed_time_is_measured_between_two_events() {
-    let context = CudaContext::new(0).expect("device 0");
+fn events_are_complete_after_their_work_and_measure_time() {
+    let (context, foreign) = (CudaContext::new(0).expect("a device"), CudaContext::new(1).expect("a device"));
     let stream = context.new_stream().expect("a stream");
     let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let never = context.new_event(None).expect("an event");
+    assert_eq!(never.try_is_complete(), Ok(true), "it was never recorded");
+    never.synchronize().expect("no wait");
+    stream.wait(&never).expect("no wait");
     let start = stream.record_event(timed).expect("an event");
     start.synchronize().expect("the start");
     std::thread::sleep(Duration::from_millis(20));
@@ -48,17 +40,19 @@ fn elapsed_time_is_measured_between_two_events() {
     assert!((20.0..5000.0).contains(&elapsed), "{elapsed} ms");
     let untimed = stream.record_event(None).expect("an event");
     assert!(start.elapsed_ms(&untimed).is_err());
+    // The stream of another device may wait for an event, but not record it.
+    let stream = foreign.new_stream().expect("a stream");
+    // SAFETY: both are alive.
+    let recorded = unsafe { result::event::record(never.cu_event(), stream.cu_stream()) };
+    assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
+    stream.wait(&end).expect("waiting is allowed");
 }
 
 fn host_functions_run_in_the_order_of_their_stream() {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let stream = CudaContext::new(0).expect("device 0").new_stream().expect("a stream");
     for number in 0..200 {
-        call(stream.cu_stream(), move || {
-            let next = NEXT.load(Ordering::SeqCst);
-            // Not in order: nothing can be unwound from here, but the last count shows it.
-            NEXT.store(if next == number { next + 1 } else { usize::MAX / 2 }, Ordering::SeqCst);
-        });
+        call(stream.cu_stream(), move || assert_eq!(NEXT.fetch_add(1, Ordering::SeqCst), number));
     }
     stream.synchronize().expect("the end");
     assert_eq!(NEXT.load(Ordering::SeqCst), 200);
@@ -131,16 +125,6 @@ fn destroyed_stream_completes_its_work() {
     assert_eq!(event.try_is_complete(), Ok(false));
     open();
     event.synchronize().expect("the end of the work");
-}
-
-fn event_is_refused_by_the_context_of_another_device() {
-    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
-    let event = one.new_event(None).expect("an event");
-    let stream = two.new_stream().expect("a stream");
-    // SAFETY: both are alive.
-    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
-    assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
-    stream.wait(&event).expect("waiting is allowed");
 }
 
 fn context_retained_during_its_release_is_kept() {
