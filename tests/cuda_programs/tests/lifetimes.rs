@@ -108,9 +108,8 @@ fn check_last_calls(compiler: &[&str], name: &str, at_exit: &[&str], of_thread: 
     for time in ["before", "after", "never"] {
         for thread in ["main", "other"] {
             let ends = usize::from(thread == "other" || time == "never");
-            let at_exit = at_exit.iter().map(|&moment| (moment, 1));
-            let of_thread = of_thread.iter().map(|&moment| (moment, ends));
-            let moments: Vec<_> = at_exit.chain(of_thread).collect();
+            let moments = at_exit.iter().map(|&moment| (moment, 1));
+            let moments = moments.chain(of_thread.iter().map(|&moment| (moment, ends))).collect::<Vec<_>>();
             check(&run(&program, &[time, thread]), &moments, &format!("{time}, {thread}"));
         }
     }
