@@ -152,7 +152,7 @@ fn build_callers(features: &str) -> Result {
     run(Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
         .args([manifest.as_os_str(), "--target-dir".as_ref(), directory().join(features).as_os_str()])
-        .env("NCCL_LIB_DIR", &directory())
+        .env("NCCL_LIB_DIR", directory())
         .env_remove("LIBNCCL_NO_LINK"))?;
     Ok(())
 }
