@@ -110,13 +110,11 @@ fn group_on_two_streams() {
     });
 }
 
-fn begin_capture(stream: &CudaStream) {
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
-}
+const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
 /// Captures work on a stream of a rank. The program orders the uses of memory itself.
 fn capture(stream: &Arc<CudaStream>, work: impl FnOnce()) -> CudaGraph {
-    begin_capture(stream);
+    stream.begin_capture(MODE).unwrap();
     work();
     stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap()
 }
@@ -211,7 +209,7 @@ fn captured_in_part() {
         let peer = 1 - rank.number;
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         rank.stream.synchronize().unwrap();
-        begin_capture(&one);
+        one.begin_capture(MODE).unwrap();
         // SAFETY: has no arguments.
         check(unsafe { sys::ncclGroupStart() });
         check(send(rank.comm, &from, peer, &one));

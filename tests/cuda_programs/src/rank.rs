@@ -22,7 +22,6 @@ pub(crate) struct Rank {
     pub(crate) number: usize,
     pub(crate) comm: ncclComm_t,
     pub(crate) context: Arc<CudaContext>,
-    /// A nonblocking stream.
     pub(crate) stream: Arc<CudaStream>,
 }
 

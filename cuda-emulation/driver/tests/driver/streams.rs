@@ -118,10 +118,9 @@ fn default_stream_waits_for_blocking_streams() {
 
 fn destroyed_stream_completes_its_work() {
     let context = CudaContext::new(0).expect("device 0");
-    let (open, event) = {
-        let stream = context.new_stream().expect("a stream");
-        (close(stream.cu_stream()), stream.record_event(None).expect("an event"))
-    };
+    let stream = context.new_stream().expect("a stream");
+    let (open, event) = (close(stream.cu_stream()), stream.record_event(None).expect("an event"));
+    drop(stream);
     assert_eq!(event.try_is_complete(), Ok(false));
     open();
     event.synchronize().expect("the end of the work");
