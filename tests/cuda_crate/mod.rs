@@ -59,7 +59,6 @@ pub(crate) trait CudaCrate: 'static {
     /// Ranks that are threads can share a device, and thus a context.
     const SHARES_A_DEVICE: bool;
 
-    /// The number of devices.
     fn devices() -> usize;
     fn context(device: usize) -> Self::Context;
     fn default_stream(context: &Self::Context) -> Self::Stream;
@@ -74,7 +73,6 @@ pub(crate) trait CudaCrate: 'static {
     fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
 }
 
-/// A buffer of such a crate.
 pub(crate) trait Memory {
     fn send(&self) -> impl Buffer<'_, Element = f32>;
     fn recv(&mut self) -> impl BufferMut<'_, Element = f32>;
