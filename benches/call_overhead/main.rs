@@ -34,66 +34,29 @@ const LOCK_LIMIT: i64 = 40;
 const OBSERVER_LIMIT: i64 = 170;
 const GROUP_OBSERVER_LIMIT: i64 = 200;
 
-/// A call path, and its limit.
-struct CallPath {
-    name: &'static str,
-    /// The features that `callers` is built with.
-    features: &'static str,
-    /// The name of this call path in the command line of `callers`.
-    argument: &'static str,
-    /// The limit of additional instructions compared with C.
-    limit: i64,
-}
+/// A call path: its name, the features that `callers` is built with, its name in the command line of `callers`, and the limit of
+/// additional instructions compared with C.
+type CallPath = (&'static str, &'static str, &'static str, i64);
 
 /// Call paths of one operation, compared with one call in C.
-const SINGLE: &[CallPath] = &[
-    CallPath { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
-    CallPath { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
-    CallPath { name: "raw table, loaded", features: "dlopen", argument: "table", limit: 5 },
-    CallPath { name: "facade, linked", features: "link", argument: "facade", limit: FACADE_LIMIT },
-    CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: FACADE_LIMIT },
-    CallPath {
-        name: "facade, in process",
-        features: "dlopen",
-        argument: "facade-in-process",
-        limit: FACADE_LIMIT,
-    },
-    CallPath {
-        name: "facade, in a Mutex",
-        features: "dlopen",
-        argument: "mutex",
-        limit: FACADE_LIMIT + LOCK_LIMIT,
-    },
-    CallPath {
-        name: "facade, unwanted spans",
-        features: "dlopen,tracing",
-        argument: "facade",
-        limit: FACADE_LIMIT + OBSERVER_LIMIT,
-    },
-    CallPath {
-        name: "facade, recorded",
-        features: "dlopen",
-        argument: "facade-recorded",
-        limit: FACADE_LIMIT + OBSERVER_LIMIT,
-    },
+const SINGLE: [CallPath; 9] = [
+    ("raw extern function", "link", "extern", 5),
+    ("raw table, linked", "link", "table", 5),
+    ("raw table, loaded", "dlopen", "table", 5),
+    ("facade, linked", "link", "facade", FACADE_LIMIT),
+    ("facade, loaded", "dlopen", "facade", FACADE_LIMIT),
+    ("facade, in process", "dlopen", "facade-in-process", FACADE_LIMIT),
+    ("facade, in a Mutex", "dlopen", "mutex", FACADE_LIMIT + LOCK_LIMIT),
+    ("facade, unwanted spans", "dlopen,tracing", "facade", FACADE_LIMIT + OBSERVER_LIMIT),
+    ("facade, recorded", "dlopen", "facade-recorded", FACADE_LIMIT + OBSERVER_LIMIT),
 ];
 
 /// Call paths of a group, compared with three calls in C: group start, operation, group end.
-const GROUP: &[CallPath] = &[
-    CallPath { name: "group, linked", features: "link", argument: "group", limit: GROUP_LIMIT },
-    CallPath { name: "group, loaded", features: "dlopen", argument: "group", limit: GROUP_LIMIT },
-    CallPath {
-        name: "group, in process",
-        features: "dlopen",
-        argument: "group-in-process",
-        limit: GROUP_LIMIT,
-    },
-    CallPath {
-        name: "group, recorded",
-        features: "dlopen",
-        argument: "group-recorded",
-        limit: GROUP_LIMIT + GROUP_OBSERVER_LIMIT,
-    },
+const GROUP: [CallPath; 4] = [
+    ("group, linked", "link", "group", GROUP_LIMIT),
+    ("group, loaded", "dlopen", "group", GROUP_LIMIT),
+    ("group, in process", "dlopen", "group-in-process", GROUP_LIMIT),
+    ("group, recorded", "dlopen", "group-recorded", GROUP_LIMIT + GROUP_OBSERVER_LIMIT),
 ];
 
 fn main() -> ExitCode {
@@ -102,38 +65,36 @@ fn main() -> ExitCode {
         println!("skipped; cargo bench --bench call_overhead measures");
         return ExitCode::SUCCESS;
     }
-    match measure() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("error: a limit is exceeded");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
+    measure().map_or_else(
+        |error| {
             eprintln!("error: {error}");
             ExitCode::FAILURE
-        }
-    }
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }
 
-/// Prints the tables, and returns whether all limits are kept.
-fn measure() -> Result<bool> {
+/// Prints the tables. A limit that is exceeded is an error.
+fn measure() -> Result {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Err(
             "valgrind is missing, which counts the instructions (Debian: apt-get install valgrind)".into()
         );
     }
-    let programs = Programs::build()?;
+    fs::create_dir_all(directory())?;
+    build_c()?;
+    ["link", "dlopen", "dlopen,tracing"].into_iter().try_for_each(build_callers)?;
     println!("all_reduce through a library that does nothing; per call\n");
     println!(
         "{:<20} {:>12} {:>9} {:>6} {:>12}",
         "call path", "instructions", "beyond C", "limit", "allocations"
     );
     let mut kept = true;
-    for (name, argument, ways) in [("C", "single", SINGLE), ("C, group", "group", GROUP)] {
-        let (c, _) = programs.cost(&programs.c_caller(), argument)?;
+    for (name, argument, paths) in [("C", "single", &SINGLE[..]), ("C, group", "group", &GROUP)] {
+        let (c, _) = cost(&c_caller(), argument)?;
         println!("{name:<20} {c:>12}");
-        for CallPath { name, features, argument, limit } in ways {
-            let (instructions, allocations) = programs.cost(&programs.caller(features), argument)?;
+        for (name, features, argument, limit) in paths {
+            let (instructions, allocations) = cost(&caller(features), argument)?;
             let beyond = instructions - c;
             let ok = beyond <= *limit && allocations == 0.0;
             kept &= ok;
@@ -143,123 +104,110 @@ fn measure() -> Result<bool> {
     }
 
     println!("\n{:<32} {:>12} {:>13} {:>9} {:>9}", "loading", "dlopen, us", "load(), us", "beyond", "limit");
-    let mut libraries = vec![("the library that does nothing", programs.directory.clone())];
+    let mut libraries = vec![("the library that does nothing", directory())];
     if let Some(library) = std::env::var_os("LIBNCCL_TEST_LIBRARY") {
         let directory = Path::new(&library).parent().ok_or("LIBNCCL_TEST_LIBRARY is not a file's path")?;
         libraries.push(("LIBNCCL_TEST_LIBRARY", directory.into()));
     }
     for (name, directory) in libraries {
-        let [bare, load, beyond] = programs.load_times(&directory)?;
+        let [bare, load, beyond] = load_times(&directory)?;
         let ok = beyond <= LOAD_LIMIT_US;
         kept &= ok;
         let verdict = if ok { "ok" } else { "TOO MUCH" };
         println!("{name:<32} {bare:>12.1} {load:>13.1} {beyond:>9.1} {LOAD_LIMIT_US:>9}  {verdict}");
     }
-    Ok(kept)
+    if kept { Ok(()) } else { Err("a limit is exceeded".into()) }
 }
 
-/// The no-op library and its callers, below cargo's target directory.
-struct Programs {
-    directory: PathBuf,
+/// Returns the directory of the no-op library and its callers.
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead")
 }
 
-impl Programs {
-    fn build() -> Result<Self> {
-        let programs = Self { directory: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
-        fs::create_dir_all(&programs.directory)?;
-        programs.build_c()?;
-        ["link", "dlopen", "dlopen,tracing"]
-            .iter()
-            .try_for_each(|features| programs.build_callers(features))?;
-        Ok(programs)
-    }
+fn build_c() -> Result {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = root.join("benches/call_overhead");
+    let include = root.join("vendor-headers");
+    let cc = || {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
+        cc
+    };
+    // Weak, so that the definitions in noop.c take precedence.
+    let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
+    let others = directory().join("others.c");
+    fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
+    let library = directory().join("libnccl.so.2");
+    run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
+        &library,
+        &source.join("noop.c"),
+        &others,
+    ]))?;
+    run(cc().arg("-o").args([&c_caller(), &source.join("caller.c"), &library]))?;
+    Ok(())
+}
 
-    fn build_c(&self) -> Result {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let source = root.join("benches/call_overhead");
-        let include = root.join("vendor-headers");
-        let cc = || {
-            let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-            cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
-            cc
-        };
-        // Weak, so that the definitions in noop.c take precedence.
-        let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
-        let others = self.directory.join("others.c");
-        fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
-        let library = self.directory.join("libnccl.so.2");
-        run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
-            &library,
-            &source.join("noop.c"),
-            &others,
-        ]))?;
-        run(cc().arg("-o").args([&self.c_caller(), &source.join("caller.c"), &library]))?;
-        Ok(())
-    }
+fn build_callers(features: &str) -> Result {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
+    run(Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
+        .args([manifest.as_os_str(), "--target-dir".as_ref(), directory().join(features).as_os_str()])
+        .env("NCCL_LIB_DIR", directory())
+        .env_remove("LIBNCCL_NO_LINK"))?;
+    Ok(())
+}
 
-    fn build_callers(&self, features: &str) -> Result {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
-        run(Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
-            .args([manifest.as_os_str(), "--target-dir".as_ref(), self.directory.join(features).as_os_str()])
-            .env("NCCL_LIB_DIR", &self.directory)
-            .env_remove("LIBNCCL_NO_LINK"))?;
-        Ok(())
-    }
+fn c_caller() -> PathBuf {
+    directory().join("caller")
+}
 
-    fn c_caller(&self) -> PathBuf {
-        self.directory.join("caller")
-    }
+fn caller(features: &str) -> PathBuf {
+    directory().join(features).join("release/callers")
+}
 
-    fn caller(&self, features: &str) -> PathBuf {
-        self.directory.join(features).join("release/callers")
-    }
+/// Returns the instructions and the allocations of one call.
+fn cost(caller: &Path, argument: &str) -> Result<(i64, f64)> {
+    let (once, _) = callgrind(caller, argument, CALLS)?;
+    let (twice, allocations) = callgrind(caller, argument, 2 * CALLS)?;
+    Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
+}
 
-    /// Returns the instructions and the allocations of one call.
-    fn cost(&self, caller: &Path, argument: &str) -> Result<(i64, f64)> {
-        let (once, _) = self.callgrind(caller, argument, CALLS)?;
-        let (twice, allocations) = self.callgrind(caller, argument, 2 * CALLS)?;
-        Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
-    }
+/// Returns the instructions of the whole program, and the allocations of all calls together.
+fn callgrind(caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
+    let profile = directory().join("callgrind.out");
+    let printed = run(with_library(&directory(), "valgrind")
+        .args(["--tool=callgrind", "-q"])
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
+    let profile = fs::read_to_string(profile)?;
+    let total = profile.lines().find_map(|line| line.strip_prefix("totals: "));
+    let allocations = if printed.is_empty() { 0 } else { printed.parse()? };
+    Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
+}
 
-    /// Returns the instructions of the whole program, and the allocations of all calls together.
-    fn callgrind(&self, caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
-        let profile = self.directory.join("callgrind.out");
-        let printed = run(self
-            .with_library(&self.directory, "valgrind")
-            .args(["--tool=callgrind", "-q"])
-            .arg(format!("--callgrind-out-file={}", profile.display()))
-            .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
-        let profile = fs::read_to_string(profile)?;
-        let total = profile.lines().find_map(|line| line.strip_prefix("totals: "));
-        let allocations = if printed.is_empty() { 0 } else { printed.parse()? };
-        Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
+/// Returns medians in microseconds: a bare `dlopen`, `Nccl::load`, and the difference in each pair of runs. Pairs
+/// cancel changes in the machine's speed.
+fn load_times(library: &Path) -> Result<[f64; 3]> {
+    let time = |argument| -> Result<f64> {
+        let printed = run(with_library(library, caller("dlopen")).arg(argument))?;
+        Ok(printed.parse::<f64>()? / 1000.0)
+    };
+    let mut times = [(); 3].map(|()| Vec::with_capacity(PAIRS));
+    for _ in 0..PAIRS {
+        let (bare, load) = (time("bare-dlopen")?, time("load")?);
+        times.iter_mut().zip([bare, load, load - bare]).for_each(|(times, time)| times.push(time));
     }
+    Ok(times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[PAIRS / 2]
+    }))
+}
 
-    /// Returns medians in microseconds: a bare `dlopen`, `Nccl::load`, and the difference in each pair of runs. Pairs
-    /// cancel changes in the machine's speed.
-    fn load_times(&self, library: &Path) -> Result<[f64; 3]> {
-        let time = |argument| -> Result<f64> {
-            let printed = run(self.with_library(library, self.caller("dlopen")).arg(argument))?;
-            Ok(printed.parse::<f64>()? / 1000.0)
-        };
-        let mut times = [(); 3].map(|()| Vec::with_capacity(PAIRS));
-        for _ in 0..PAIRS {
-            let (bare, load) = (time("bare-dlopen")?, time("load")?);
-            times.iter_mut().zip([bare, load, load - bare]).for_each(|(times, time)| times.push(time));
-        }
-        Ok(times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times[PAIRS / 2]
-        }))
-    }
-
-    /// Creates a command that finds `libnccl.so.2` in `directory`.
-    fn with_library(&self, directory: &Path, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", directory).env_remove("LIBNCCL_PATH");
-        command
-    }
+/// Creates a command that finds `libnccl.so.2` in `directory`.
+fn with_library(directory: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", directory).env_remove("LIBNCCL_PATH");
+    command
 }
 
 /// Runs a command, and returns its output if it succeeds.

@@ -17,13 +17,24 @@ use crate::reference::{Op, TYPES, Type, check_reference};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
-    cases! {
-        1..=4 => all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather, scatter, send_and_receive;
-        1..=3 => operations_run_in_stream_order, group_of_different_operations, pre_mul_sum_of_device_memory,
-            collectives_with_options;
+    let comparison = |name: &str, run| Case { name: name.to_owned(), ranks: 1..=4, run };
+    let mut cases = vec![
+        comparison("all_reduce", |rank| compare(rank, AllReduce)),
+        comparison("broadcast", |rank| compare(rank, Broadcast)),
+        comparison("reduce", |rank| compare(rank, Reduce)),
+        comparison("all_gather", |rank| compare(rank, AllGather)),
+        comparison("reduce_scatter", |rank| compare(rank, ReduceScatter)),
+        comparison("all_to_all", |rank| compare(rank, AlltoAll)),
+        comparison("gather", |rank| compare(rank, Gather)),
+        comparison("scatter", |rank| compare(rank, Scatter)),
+        comparison("send_and_receive", |rank| compare(rank, Exchange)),
+    ];
+    cases.extend(cases! {
+        1..=3 => group_of_different_operations, pre_mul_sum_of_device_memory;
         1..=2 => empty_collectives_use_no_buffer, simulated_group_starts_nothing;
         2..=2 => every_pair_of_small_floats, captured_graph_runs_at_each_launch;
-    }
+    });
+    cases
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -178,8 +189,10 @@ impl<'a> Comparison<'a> {
         let sent = self.tiled(data, self.rank.number, number, 0, input / data.size);
         from.write_at(send_at, &sent);
 
-        let addresses = (from.at(send_at), to.at(receive_at));
-        match self.start(call, addresses, root as c_int, (sends, receives)) {
+        let address =
+            |is_used, buffer: &Buffer<'_>, at| if is_used { buffer.at(at) } else { ptr::null_mut() };
+        let addresses = [address(sends, from, send_at), address(receives, to, receive_at)];
+        match self.start(call, addresses, root as c_int) {
             OK | PROGRESS => self.rank.finish(self.comm),
             // A GPU, or its NCCL, may be too old for them.
             _ if self.is_gpu && matches!(data.raw.0, 10 | 11) => return None,
@@ -203,38 +216,51 @@ impl<'a> Comparison<'a> {
         (!is_untouched(received)).then(|| "received data as a rank that receives nothing".into())
     }
 
-    fn start(
-        &self,
-        call: Call,
-        (from, to): (*mut c_void, *mut c_void),
-        root: c_int,
-        (sends, receives): (bool, bool),
-    ) -> ncclResult_t {
-        let (rank, comm, stream, count, raw) =
-            (self.rank, self.comm, self.rank.stream(), call.count, call.data.raw);
-        let from = if sends { from } else { ptr::null_mut() };
-        let to = if receives { to } else { ptr::null_mut() };
+    /// Starts a call, some with a config: another form of the same operation, which old versions of NCCL lack.
+    fn start(&self, call: Call, [from, to]: [*mut c_void; 2], root: c_int) -> ncclResult_t {
+        let (rank, comm, stream) = (self.rank, self.comm, self.rank.stream());
+        let (count, raw) = (call.count, call.data.raw);
         let op = call.op.map_or(SUM, |op| self.create(op, call.data));
-        let code = match call.operation {
-            AllReduce => call!(rank, ncclAllReduce(from, to, count, raw, op, comm, stream)),
-            Reduce => call!(rank, ncclReduce(from, to, count, raw, op, root, comm, stream)),
-            ReduceScatter => call!(rank, ncclReduceScatter(from, to, count, raw, op, comm, stream)),
-            // Another form of the same call.
-            Broadcast if call.is_in_place && call.count.is_multiple_of(2) => {
+        let has_config = call.number.is_multiple_of(3) && rank.functions().ncclAllReduceConfig.is_some();
+        let options = ncclCollConfig_t { maxCTAs: 1, userProfilerTag: 7, ..ncclCollConfig_t::initializer() };
+        let config = &raw const options;
+        let code = match (call.operation, has_config) {
+            (AllReduce, false) => call!(rank, ncclAllReduce(from, to, count, raw, op, comm, stream)),
+            (AllReduce, true) => {
+                call!(rank, ncclAllReduceConfig(from, to, count, raw, op, comm, stream, config))
+            }
+            (Reduce, false) => call!(rank, ncclReduce(from, to, count, raw, op, root, comm, stream)),
+            (Reduce, true) => {
+                call!(rank, ncclReduceConfig(from, to, count, raw, op, root, comm, stream, config))
+            }
+            (ReduceScatter, false) => {
+                call!(rank, ncclReduceScatter(from, to, count, raw, op, comm, stream))
+            }
+            (ReduceScatter, true) => {
+                call!(rank, ncclReduceScatterConfig(from, to, count, raw, op, comm, stream, config))
+            }
+            (Broadcast, false) if call.is_in_place && count.is_multiple_of(2) => {
                 call!(rank, ncclBcast(to, count, raw, root, comm, stream))
             }
-            Broadcast => call!(rank, ncclBroadcast(from, to, count, raw, root, comm, stream)),
-            AllGather => call!(rank, ncclAllGather(from, to, count, raw, comm, stream)),
-            Gather => call!(rank, ncclGather(from, to, count, raw, root, comm, stream)),
-            Scatter => call!(rank, ncclScatter(from, to, count, raw, root, comm, stream)),
-            AlltoAll => call!(rank, ncclAlltoAll(from, to, count, raw, comm, stream)),
-            Exchange => {
-                let size = rank.size as c_int;
-                let (target, source) =
-                    ((rank.number as c_int + root) % size, (rank.number as c_int + size - root) % size);
+            (Broadcast, false) => call!(rank, ncclBroadcast(from, to, count, raw, root, comm, stream)),
+            (Broadcast, true) => {
+                call!(rank, ncclBroadcastConfig(from, to, count, raw, root, comm, stream, config))
+            }
+            (AllGather, false) => call!(rank, ncclAllGather(from, to, count, raw, comm, stream)),
+            (AllGather, true) => call!(rank, ncclAllGatherConfig(from, to, count, raw, comm, stream, config)),
+            (Gather, false) => call!(rank, ncclGather(from, to, count, raw, root, comm, stream)),
+            (Gather, true) => call!(rank, ncclGatherConfig(from, to, count, raw, root, comm, stream, config)),
+            (Scatter, false) => call!(rank, ncclScatter(from, to, count, raw, root, comm, stream)),
+            (Scatter, true) => {
+                call!(rank, ncclScatterConfig(from, to, count, raw, root, comm, stream, config))
+            }
+            (AlltoAll, false) => call!(rank, ncclAlltoAll(from, to, count, raw, comm, stream)),
+            (AlltoAll, true) => call!(rank, ncclAlltoAllConfig(from, to, count, raw, comm, stream, config)),
+            (Exchange, _) => {
+                let (size, me) = (rank.size as c_int, rank.number as c_int);
                 rank.group(|| {
-                    check!(rank, ncclSend(from, count, raw, target, comm, stream));
-                    check!(rank, ncclRecv(to, count, raw, source, comm, stream));
+                    check!(rank, ncclSend(from, count, raw, (me + root) % size, comm, stream));
+                    check!(rank, ncclRecv(to, count, raw, (me + size - root) % size, comm, stream));
                 })
             }
         };
@@ -254,7 +280,10 @@ impl<'a> Comparison<'a> {
             Op::Avg => ncclRedOp_t::ncclAvg,
             Op::PreMulSum => {
                 let mut scalar = self.scalars(data)[self.rank.number].to_le_bytes();
-                create_pre_mul_sum(self.rank, self.comm, scalar.as_mut_ptr().cast(), data, true)
+                let (mut op, place) = (SUM, scalar.as_mut_ptr().cast());
+                let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
+                check!(self.rank, ncclRedOpCreatePreMulSum(&mut op, place, data.raw, residence, self.comm));
+                op
             }
         }
     }
@@ -312,59 +341,6 @@ impl<'a> Comparison<'a> {
             })
         })
     }
-}
-
-fn all_reduce(rank: &Rank) {
-    compare(rank, AllReduce);
-}
-
-fn broadcast(rank: &Rank) {
-    compare(rank, Broadcast);
-}
-
-fn reduce(rank: &Rank) {
-    compare(rank, Reduce);
-}
-
-fn all_gather(rank: &Rank) {
-    compare(rank, AllGather);
-}
-
-fn reduce_scatter(rank: &Rank) {
-    compare(rank, ReduceScatter);
-}
-
-fn all_to_all(rank: &Rank) {
-    compare(rank, AlltoAll);
-}
-
-fn gather(rank: &Rank) {
-    compare(rank, Gather);
-}
-
-fn scatter(rank: &Rank) {
-    compare(rank, Scatter);
-}
-
-fn send_and_receive(rank: &Rank) {
-    compare(rank, Exchange);
-}
-
-fn create_pre_mul_sum(
-    rank: &Rank,
-    comm: ncclComm_t,
-    scalar: *mut c_void,
-    data: Type,
-    is_on_host: bool,
-) -> ncclRedOp_t {
-    let mut op = SUM;
-    let residence = if is_on_host {
-        ncclScalarResidence_t::ncclScalarHostImmediate
-    } else {
-        ncclScalarResidence_t::ncclScalarDevice
-    };
-    check!(rank, ncclRedOpCreatePreMulSum(&mut op, scalar, data.raw, residence, comm));
-    op
 }
 
 /// Reduces each pair of elements, and compares the results with the reference.
@@ -426,15 +402,6 @@ fn every_pair_of_small_floats(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// Starts all operations before it waits for any.
-fn operations_run_in_stream_order(rank: &Rank) {
-    let comm = rank.join("communicator");
-    let buffer = rank.upload(&[1_i32; 1000]);
-    (0..15).for_each(|_| rank.start_sum(comm, &buffer));
-    assert_eq!(buffer.read::<i32>(), [(rank.size as i32).pow(15); 1000]);
-    rank.destroy(comm);
-}
-
 /// NCCL destroys no communicator while a graph contains its work.
 fn captured_graph_runs_at_each_launch(rank: &Rank) {
     for (turn, is_aborted) in [false, true].into_iter().enumerate() {
@@ -476,72 +443,19 @@ fn group_of_different_operations(rank: &Rank) {
     rank.destroy(comm);
 }
 
+/// The scalar is read when the operation runs: an operation before it on the stream writes it.
 fn pre_mul_sum_of_device_memory(rank: &Rank) {
-    let (comm, float) = (rank.join("communicator"), TYPES[7]);
-    let scalar = rank.upload(&[rank.number as f32 + 2.0]);
-    let op = create_pre_mul_sum(rank, comm, scalar.at(0), float, false);
-    let buffer = rank.upload(&[3_f32; 1000]);
-    check!(rank, ncclAllReduce(buffer.at(0), buffer.at(0), 1000, float.raw, op, comm, rank.stream()));
-    let scalars: f32 = (0..rank.size).map(|rank| rank as f32 + 2.0).sum();
+    let (comm, float, stream) = (rank.join("communicator"), TYPES[7], rank.stream());
+    let factors: Vec<f32> = (0..rank.size).map(|rank| rank as f32 + 2.0).collect();
+    let (sent, scalar, buffer) = (rank.upload(&factors), rank.upload(&[0_f32]), rank.upload(&[3_f32; 1000]));
+    let mut op = SUM;
+    let residence = ncclScalarResidence_t::ncclScalarDevice;
+    check!(rank, ncclRedOpCreatePreMulSum(&mut op, scalar.at(0), float.raw, residence, comm));
+    check!(rank, ncclReduceScatter(sent.at(0), scalar.at(0), 1, float.raw, SUM, comm, stream));
+    check!(rank, ncclAllReduce(buffer.at(0), buffer.at(0), 1000, float.raw, op, comm, stream));
+    let scalars = factors.iter().sum::<f32>() * rank.size as f32;
     assert_eq!(buffer.read::<f32>(), [3.0 * scalars; 1000]);
     check!(rank, ncclRedOpDestroy(op, comm));
-    rank.destroy(comm);
-}
-
-fn collectives_with_options(rank: &Rank) {
-    let (comm, stream, size) = (rank.join("communicator"), rank.stream(), rank.size);
-    let config = ncclCollConfig_t { maxCTAs: 1, userProfilerTag: 7, ..ncclCollConfig_t::initializer() };
-    let values = |rank: usize| (0..size).map(move |index| (10 * rank + index) as i32).collect::<Vec<_>>();
-    let all: Vec<Vec<i32>> = (0..size).map(values).collect();
-    let (me, root) = (rank.number, size - 1);
-    let sums: Vec<i32> = (0..size).map(|index| all.iter().map(|values| values[index]).sum()).collect();
-    let firsts: Vec<i32> = all.iter().map(|values| values[0]).collect();
-    type Start<'a> = &'a dyn Fn(*mut c_void, *mut c_void) -> ncclResult_t;
-    let calls: [(Start<'_>, bool, Vec<i32>); 8] = [
-        (
-            &|s, r| call!(rank, ncclAllReduceConfig(s, r, size, I32, SUM, comm, stream, &config)),
-            true,
-            sums.clone(),
-        ),
-        (
-            &|s, r| call!(rank, ncclBroadcastConfig(s, r, size, I32, root as c_int, comm, stream, &config)),
-            true,
-            all[root].clone(),
-        ),
-        (
-            &|s, r| call!(rank, ncclReduceConfig(s, r, size, I32, SUM, root as c_int, comm, stream, &config)),
-            me == root,
-            sums.clone(),
-        ),
-        (&|s, r| call!(rank, ncclAllGatherConfig(s, r, 1, I32, comm, stream, &config)), true, firsts.clone()),
-        (
-            &|s, r| call!(rank, ncclReduceScatterConfig(s, r, 1, I32, SUM, comm, stream, &config)),
-            true,
-            vec![sums[me]],
-        ),
-        (
-            &|s, r| call!(rank, ncclAlltoAllConfig(s, r, 1, I32, comm, stream, &config)),
-            true,
-            all.iter().map(|values| values[me]).collect(),
-        ),
-        (
-            &|s, r| call!(rank, ncclGatherConfig(s, r, 1, I32, root as c_int, comm, stream, &config)),
-            me == root,
-            firsts,
-        ),
-        (
-            &|s, r| call!(rank, ncclScatterConfig(s, r, 1, I32, root as c_int, comm, stream, &config)),
-            true,
-            vec![all[root][me]],
-        ),
-    ];
-    let sent = rank.upload(&all[me]);
-    for (index, (call, receives, expected)) in calls.iter().enumerate() {
-        let received = rank.upload(&vec![-1_i32; size]);
-        rank.expect_success("a collective with options", call(sent.at(0), received.at(0)));
-        let found = received.read::<i32>();
-        assert!(!receives || found[..expected.len()] == expected[..], "{index}: {found:?}, not {expected:?}");
-    }
     rank.destroy(comm);
 }
 

@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::thread;
-use std::time::Instant;
 
-use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclComm_t, ncclConfig_t, ncclWaitSignalDesc_t, ncclWindow_t};
+use libnccl::sys::{
+    NCCL_WIN_COLL_SYMMETRIC, ncclComm_t, ncclConfig_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
+};
 
 use crate::implementation::Implementation;
 use crate::rank::{ARGUMENT, Buffer, I32, MOMENT, OK, PROGRESS, Rank};
@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases! {
         1..=4 => window_has_the_users_pointer, windows_are_distinct_and_deregistered_once;
         2..=4 => puts_exchange_blocks;
-        2..=2 => puts_to_one_peer_are_ordered, wait_for_a_signal_waits, window_in_a_group;
+        2..=2 => puts_to_one_peer_are_ordered, window_in_a_group;
         3..=3 => signals_are_counted_by_pair_and_index;
         1..=1 => window_of_one_rank_accepts_any_memory;
     }
@@ -128,11 +128,6 @@ fn window_in_a_group(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// Skips the case if NCCL reports that the host cannot start one-sided operations.
-fn signal(rank: &Rank, peer: usize, comm: ncclComm_t) {
-    check!(rank, ncclSignal(peer as c_int, 0, 0, 0, comm, rank.stream()));
-}
-
 /// In every round, puts a block into every rank's window, this rank's included, and waits for all ranks' blocks.
 fn puts_exchange_blocks(rank: &Rank) {
     let (comm, size, me) = (rank.join("communicator"), rank.size, rank.number);
@@ -193,25 +188,6 @@ fn puts_to_one_peer_are_ordered(rank: &Rank) {
     rank.destroy(comm);
 }
 
-/// On a device, the stream waits, not the call.
-fn wait_for_a_signal_waits(rank: &Rank) {
-    let comm = rank.join("communicator");
-    let buffer = rank.upload_to_nccl(&[0_i32; 1024]);
-    let window = register(rank, comm, &buffer);
-    rank.barrier("start");
-    if rank.number == 1 {
-        thread::sleep(MOMENT);
-        signal(rank, 0, comm);
-    } else {
-        let start = Instant::now();
-        wait(rank, &mut [description(1, 1)], comm);
-        rank.synchronize();
-        assert!(start.elapsed() >= MOMENT / 2, "{:?}", start.elapsed());
-    }
-    deregister(rank, comm, window, "received");
-    rank.destroy(comm);
-}
-
 fn signals_are_counted_by_pair_and_index(rank: &Rank) {
     if rank.implementation == Implementation::Gpu {
         rank.skip("it needs three ranks");
@@ -241,13 +217,9 @@ fn signals_are_counted_by_pair_and_index(rank: &Rank) {
     rank.barrier("received");
     // Another signal, or one more of the same, does not arrive.
     if rank.number == 1 && !rank.implementation.has_device_memory() {
-        rank.receive("the others are destroyed");
-        assert_eq!(wait_for(0, 2, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
-        assert_eq!(wait_for(0, 1, 1, 1), libnccl::sys::ncclResult_t::ncclRemoteError);
+        ["0 is destroyed", "2 is destroyed"].iter().for_each(|name| drop(rank.receive(name)));
+        assert_eq!([wait_for(0, 2, 1, 1), wait_for(0, 1, 1, 1)], [ncclResult_t::ncclRemoteError; 2]);
     }
     rank.destroy(comm);
-    if rank.number != 1 {
-        rank.barrier_without(1, "is destroyed");
-        rank.publish("the others are destroyed", "");
-    }
+    rank.publish(&format!("{} is destroyed", rank.number), "");
 }

@@ -2,13 +2,13 @@
 
 use std::ffi::c_int;
 
-use crate::rank::{Buffer, I32, OK, PROGRESS, Rank, USAGE};
+use crate::rank::{ARGUMENT, Buffer, I32, OK, PROGRESS, Rank, USAGE};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases! {
-        2..=2 => sends_of_all_sizes_arrive_in_order, exchange_in_a_group_of_all_sizes;
-        1..=4 => all_to_all_of_sends, send_to_itself;
+        2..=2 => sends_of_all_sizes_arrive_in_order;
+        1..=4 => all_to_all_of_all_sizes, send_to_itself;
         2..=3 => failed_group_sends_nothing;
     }
 }
@@ -28,15 +28,12 @@ fn buffer<'a>(rank: &'a Rank, index: usize, elements: &[i32]) -> Buffer<'a> {
 fn sends_of_all_sizes_arrive_in_order(rank: &Rank) {
     let (comm, peer) = (rank.join("communicator"), 1 - rank.number);
     for sender in [0, 1] {
-        let buffers: Vec<_> = COUNTS
+        let sent = |count| if rank.number == sender { numbers(sender, count) } else { vec![0; count] };
+        let buffers = COUNTS
             .iter()
             .enumerate()
-            .map(|(index, count)| {
-                let elements = if rank.number == sender { numbers(sender, *count) } else { vec![0; *count] };
-                buffer(rank, index + rank.number * (index / 2), &elements)
-            })
-            .collect();
-        for (buffer, count) in buffers.iter().zip(COUNTS) {
+            .map(|(index, count)| buffer(rank, index + rank.number * (index / 2), &sent(*count)));
+        for (buffer, count) in buffers.collect::<Vec<_>>().iter().zip(COUNTS) {
             if rank.number == sender {
                 rank.send(buffer, peer, comm);
             } else {
@@ -49,44 +46,26 @@ fn sends_of_all_sizes_arrive_in_order(rank: &Rank) {
     rank.destroy(comm);
 }
 
-fn exchange_in_a_group_of_all_sizes(rank: &Rank) {
-    let (comm, peer) = (rank.join("communicator"), 1 - rank.number);
-    let buffers: Vec<_> = COUNTS
-        .iter()
-        .enumerate()
-        .map(|(index, count)| {
-            [buffer(rank, index, &numbers(rank.number, *count)), buffer(rank, index / 2, &vec![0; *count])]
-        })
-        .collect();
+/// Each rank sends buffers of all sizes to each rank, itself included, in one group.
+fn all_to_all_of_all_sizes(rank: &Rank) {
+    let comm = rank.join("communicator");
+    let mut messages = vec![];
+    for (index, count) in COUNTS.into_iter().enumerate() {
+        for peer in 0..rank.size {
+            let sent = buffer(rank, index, &numbers(10 * rank.number + peer, count));
+            messages.push((peer, count, sent, buffer(rank, index / 2, &vec![0; count])));
+        }
+    }
     let code = rank.group(|| {
-        for [sent, received] in &buffers {
-            rank.send(sent, peer, comm);
-            rank.receive_into(received, peer, comm);
+        for (peer, _, sent, received) in &messages {
+            rank.send(sent, *peer, comm);
+            rank.receive_into(received, *peer, comm);
         }
     });
-    assert_eq!(code, OK, "{}", rank.last_error());
-    for ([_, received], count) in buffers.iter().zip(COUNTS) {
-        assert!(received.read::<i32>() == numbers(peer, count), "{count} elements");
-    }
-    rank.destroy(comm);
-}
-
-fn all_to_all_of_sends(rank: &Rank) {
-    let comm = rank.join("communicator");
-    for count in [1, 70_000] {
-        let sent: Vec<_> =
-            (0..rank.size).map(|peer| rank.upload(&numbers(10 * rank.number + peer, count))).collect();
-        let received: Vec<_> = (0..rank.size).map(|_| rank.upload(&vec![0_i32; count])).collect();
-        let code = rank.group(|| {
-            for peer in 0..rank.size {
-                rank.send(&sent[peer], peer, comm);
-                rank.receive_into(&received[peer], peer, comm);
-            }
-        });
-        assert!(code == OK || code == PROGRESS, "{code:?}: {}", rank.last_error());
-        for (peer, received) in received.iter().enumerate() {
-            assert!(received.read::<i32>() == numbers(10 * peer + rank.number, count), "from {peer}");
-        }
+    assert!(code == OK || code == PROGRESS, "{code:?}: {}", rank.last_error());
+    for (peer, count, _, received) in &messages {
+        let expected = numbers(10 * peer + rank.number, *count);
+        assert!(received.read::<i32>() == expected, "{count} elements from {peer}");
     }
     rank.destroy(comm);
 }
@@ -134,9 +113,9 @@ fn failed_group_sends_nothing(rank: &Rank) {
         let code = rank.group(|| {
             rank.send(&stale, last, comm);
             let code = call!(rank, ncclSend(stale.at(0), 1, I32, 9, comm, rank.stream()));
-            assert_eq!(code, crate::rank::ARGUMENT);
+            assert_eq!(code, ARGUMENT);
         });
-        assert_eq!(code, crate::rank::ARGUMENT);
+        assert_eq!(code, ARGUMENT);
         rank.send(&sent, last, comm);
     } else if rank.number == last {
         rank.receive_into(&received, 0, comm);

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery};
+use cudarc::driver::sys::{
+    CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuMemcpyAsync, cuStreamQuery,
+};
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
 use libnccl::Nccl;
 use libnccl::sys::{
@@ -134,30 +136,27 @@ impl Rank {
 
     /// Waits for bytes that another rank [publishes](Self::publish).
     pub(crate) fn receive(&self, name: &str) -> Vec<u8> {
-        let start = Instant::now();
-        loop {
-            if let Ok(bytes) = fs::read(self.directory.join(name)) {
-                return bytes;
-            }
-            if self.directory.join(SKIPPED).exists() {
+        let mut bytes = None;
+        let is_there = poll(WORK_LIMIT, || {
+            bytes = fs::read(self.directory.join(name)).ok();
+            if bytes.is_none() && self.directory.join(SKIPPED).exists() {
                 exit(0);
             }
-            assert!(start.elapsed() < WORK_LIMIT, "no rank published {name:?} within {WORK_LIMIT:?}");
-            thread::sleep(Duration::from_millis(1));
-        }
+            bytes.is_some()
+        });
+        assert!(is_there, "no rank published {name:?} within {WORK_LIMIT:?}");
+        bytes.unwrap_or_default()
     }
 
     /// Waits until all ranks have reached the barrier of this name.
     pub(crate) fn barrier(&self, name: &str) {
-        self.publish(&format!("{} {name}", self.number), "");
-        (0..self.size).for_each(|rank| drop(self.receive(&format!("{rank} {name}"))));
+        self.barrier_of(self.size, name);
     }
 
-    /// Waits until all ranks but one have reached the barrier.
-    pub(crate) fn barrier_without(&self, absent: usize, name: &str) {
+    /// Waits until the first `size` ranks have reached the barrier of this name.
+    pub(crate) fn barrier_of(&self, size: usize, name: &str) {
         self.publish(&format!("{} {name}", self.number), "");
-        let others = (0..self.size).filter(|rank| *rank != absent);
-        others.for_each(|rank| drop(self.receive(&format!("{rank} {name}"))));
+        (0..size).for_each(|rank| drop(self.receive(&format!("{rank} {name}"))));
     }
 
     // Communicators.
@@ -211,24 +210,13 @@ impl Rank {
 
     /// Waits until a call of a nonblocking communicator has ended, and returns its result.
     pub(crate) fn wait(&self, comm: ncclComm_t) -> ncclResult_t {
-        let start = Instant::now();
-        while self.async_error(comm) == PROGRESS {
-            assert!(start.elapsed() < WORK_LIMIT, "the call never ends");
-            thread::sleep(Duration::from_millis(1));
-        }
+        assert!(poll(WORK_LIMIT, || self.async_error(comm) != PROGRESS), "the call never ends");
         self.async_error(comm)
     }
 
     /// Returns whether the calls of a nonblocking communicator, and the work on the stream, end within `time`.
     pub(crate) fn is_done_within(&self, comm: ncclComm_t, time: Duration) -> bool {
-        let start = Instant::now();
-        while self.async_error(comm) == PROGRESS {
-            if start.elapsed() > time {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.is_idle_within(time)
+        poll(time, || self.async_error(comm) != PROGRESS) && self.is_idle_within(time)
     }
 
     /// Waits until a call has succeeded.
@@ -329,15 +317,14 @@ impl Rank {
 
     /// Returns memory from `ncclMemAlloc` that holds these elements.
     pub(crate) fn upload_to_nccl<T: Copy>(&self, elements: &[T]) -> Buffer<'_> {
-        let (mut address, bytes) = (ptr::null_mut(), size_of_val(elements));
-        check!(self, ncclMemAlloc(&mut address, bytes));
-        let buffer = Buffer { rank: self, address, bytes };
+        let buffer = self.allocate_by_nccl(size_of_val(elements));
         buffer.write(elements);
         buffer
     }
 
-    /// Returns the memory at an address, to read and write.
-    pub(crate) fn view(&self, address: *mut c_void, bytes: usize) -> Buffer<'_> {
+    pub(crate) fn allocate_by_nccl(&self, bytes: usize) -> Buffer<'_> {
+        let mut address = ptr::null_mut();
+        check!(self, ncclMemAlloc(&mut address, bytes));
         Buffer { rank: self, address, bytes }
     }
 
@@ -350,16 +337,27 @@ impl Rank {
 
     /// Returns whether all work on the stream ends within `time`.
     pub(crate) fn is_idle_within(&self, time: Duration) -> bool {
-        let (Some(stream), start) = (&self.stream, Instant::now()) else { return true };
-        loop {
-            // SAFETY: a live stream.
-            match unsafe { cuStreamQuery(stream.cu_stream()) } {
-                CUresult::CUDA_SUCCESS => return true,
-                CUresult::CUDA_ERROR_NOT_READY if start.elapsed() < time => {
-                    thread::sleep(Duration::from_micros(50));
-                }
-                CUresult::CUDA_ERROR_NOT_READY => return false,
-                error => panic!("the work on the device failed: {error:?}"),
+        let Some(stream) = &self.stream else { return true };
+        // SAFETY: a live stream.
+        poll(time, || match unsafe { cuStreamQuery(stream.cu_stream()) } {
+            CUresult::CUDA_SUCCESS => true,
+            CUresult::CUDA_ERROR_NOT_READY => false,
+            error => panic!("the work on the device failed: {error:?}"),
+        })
+    }
+
+    /// Copies bytes between the program's memory and memory for operations, after all work on the stream.
+    fn copy(&self, to: *mut c_void, from: *const c_void, bytes: usize) {
+        self.synchronize();
+        match &self.stream {
+            // SAFETY: both are that long, and no operation uses them.
+            None => unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), bytes) },
+            Some(stream) => {
+                // SAFETY: as above, until the copy has been waited for.
+                unsafe { cuMemcpyAsync(to as u64, from as u64, bytes, stream.cu_stream()) }
+                    .result()
+                    .expect("a copy");
+                self.synchronize();
             }
         }
     }
@@ -403,18 +401,7 @@ impl Buffer<'_> {
     /// Writes elements from a byte on.
     pub(crate) fn write_at<T: Copy>(&self, offset: usize, elements: &[T]) {
         assert!(offset + size_of_val(elements) <= self.bytes);
-        let to = self.at(offset);
-        self.rank.synchronize();
-        match &self.rank.stream {
-            // SAFETY: the memory is that long, and no operation uses it.
-            None => unsafe { ptr::copy_nonoverlapping(elements.as_ptr(), to.cast(), elements.len()) },
-            Some(stream) => {
-                // SAFETY: as above; the elements live until the copy has been waited for.
-                unsafe { result::memcpy_htod_async(to as u64, elements, stream.cu_stream()) }
-                    .expect("a copy to the device");
-                self.rank.synchronize();
-            }
-        }
+        self.rank.copy(self.at(offset), elements.as_ptr().cast(), size_of_val(elements));
     }
 
     /// Returns all elements, after all work on the stream.
@@ -426,19 +413,21 @@ impl Buffer<'_> {
     pub(crate) fn read_first<T: Copy + Default>(&self, count: usize) -> Vec<T> {
         assert!(count * size_of::<T>() <= self.bytes);
         let mut elements = vec![T::default(); count];
-        self.rank.synchronize();
-        match &self.rank.stream {
-            // SAFETY: the memory is that long, and no operation uses it.
-            None => unsafe { ptr::copy_nonoverlapping(self.address.cast(), elements.as_mut_ptr(), count) },
-            Some(stream) => {
-                // SAFETY: as above; the elements live until the copy has been waited for.
-                unsafe { result::memcpy_dtoh_async(&mut elements, self.address as u64, stream.cu_stream()) }
-                    .expect("a copy from the device");
-                self.rank.synchronize();
-            }
-        }
+        self.rank.copy(elements.as_mut_ptr().cast(), self.address, count * size_of::<T>());
         elements
     }
+}
+
+/// Returns whether something happens within `time`.
+fn poll(time: Duration, mut has_happened: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !has_happened() {
+        if start.elapsed() > time {
+            return false;
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    true
 }
 
 /// Makes a panic of any rank end the process: code that waits for the others or a GPU cannot be unwound.

@@ -68,7 +68,6 @@ impl CudaCrate for CudaCore {
 fn main() -> ExitCode {
     let one_device = cases![
         buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run,
-        buffer_written_on_another_stream_is_waited_for,
         buffer_leased_for_good_is_invalid_argument,
         views_are_sent,
         captured_operation_leaves_the_buffer_free,
@@ -97,16 +96,6 @@ fn buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run() {
         assert_eq!(recv.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
         recv.zero_async(&rank.other).unwrap();
         assert_eq!(recv.to_host_vec(&rank.other).unwrap(), [0.0; LENGTH]);
-    });
-}
-
-fn buffer_written_on_another_stream_is_waited_for() {
-    run_ranks::<CudaCore>(0, |rank| {
-        let mut buffer = CudaCore::upload(&rank.other, &rank.values(LENGTH));
-        rank.be_late();
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.other).unwrap();
-        assert_eq!(buffer.to_host_vec(&rank.other).unwrap(), [6.0; LENGTH]);
     });
 }
 

@@ -6,6 +6,7 @@ mod cuda_crate;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
 
 use cuda_crate::{
     CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_emulated, run_ranks, run_unchecked,
@@ -61,47 +62,58 @@ impl CudaCrate for Cudarc {
     }
 }
 
-/// Communicators from before the process loads CUDA.
-static EARLY: Mutex<Vec<Communicator>> = Mutex::new(Vec::new());
+/// Communicators from before the process loads CUDA: of two ranks and their children, and one that has worked on host memory.
+static EARLY: Mutex<Option<(Vec<[Communicator; 2]>, Communicator)>> = Mutex::new(None);
 
 fn main() -> ExitCode {
     if let Some(code) = cuda_crate::run_with_libraries() {
         return code;
     }
     if is_emulated() {
-        *EARLY.lock().unwrap() = Nccl::load().unwrap().init_all(&[0, 1]).unwrap();
+        let nccl = Nccl::load().unwrap();
+        let of_host = nccl.communicator(1, 0, &nccl.unique_id().unwrap()).init().unwrap();
+        of_host.all_reduce_in_place(&mut [7], ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+        let split = |comm: Communicator| {
+            let child = comm.split(Some(0), 0).init().unwrap().unwrap();
+            [comm, child]
+        };
+        let threads =
+            nccl.init_all(&[0, 1]).unwrap().into_iter().map(|comm| thread::spawn(move || split(comm)));
+        let threads: Vec<_> = threads.collect();
+        let of_ranks = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
+        *EARLY.lock().unwrap() = Some((of_ranks, of_host));
     }
     let two_devices = cases![
         views_are_sent_and_received,
-        views_of_bytes_are_aligned,
-        bytes_of_a_runtime_type_are_summed,
+        bytes_of_a_runtime_type_are_summed_if_aligned,
         view_of_another_device_is_invalid_argument,
         stream_per_thread_is_invalid_argument,
         captured_operation_refuses_slices_and_takes_nccl_memory,
     ];
     let emulated =
         cases![communicators_from_before_cuda_is_loaded_work_on_devices, views_without_guards_are_a_race];
-    cuda_crate::main::<Cudarc>(&[
-        (Needs::Emulation, emulated),
-        (Needs::OneDevice, cases![id_matches_cudarc]),
-        (Needs::TwoDevices, two_devices),
-    ])
+    cuda_crate::main::<Cudarc>(&[(Needs::Emulation, emulated), (Needs::TwoDevices, two_devices)])
 }
 
 fn communicators_from_before_cuda_is_loaded_work_on_devices() {
-    let communicators = std::mem::take(&mut *EARLY.lock().unwrap());
-    std::thread::scope(|scope| {
-        for comm in communicators {
+    let (of_ranks, of_host) = EARLY.lock().unwrap().take().unwrap();
+    thread::scope(|scope| {
+        for comms in of_ranks {
             scope.spawn(move || {
-                let stream = CudaContext::new(comm.rank()).unwrap().new_stream().unwrap();
-                let mut buffer = stream.clone_htod(&[comm.rank() as f32 + 1.0; 10]).unwrap();
-                comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
-                assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [3.0; 10]);
-                assert_eq!(comm.memory_space(), MemorySpace::Device);
-                comm.destroy().unwrap();
+                let stream = CudaContext::new(comms[0].rank()).unwrap().new_stream().unwrap();
+                for comm in comms {
+                    let mut buffer = stream.clone_htod(&[comm.rank() as f32 + 1.0; 10]).unwrap();
+                    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                    assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [3.0; 10]);
+                    assert_eq!(comm.memory_space(), MemorySpace::Device);
+                    comm.destroy().unwrap();
+                }
             });
         }
     });
+    let mut number = [7];
+    of_host.all_reduce_in_place(&mut number, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+    assert_eq!((number, of_host.memory_space()), ([7], MemorySpace::Host));
 }
 
 fn views_are_sent_and_received() {
@@ -121,41 +133,26 @@ fn views_are_sent_and_received() {
     });
 }
 
-fn views_of_bytes_are_aligned() {
-    run_ranks::<Cudarc>(0, |rank| {
-        let mut bytes = rank.other.clone_htod(&[1_u8; 16]).unwrap();
-        let halves = AnyBuffer::new(DataType::Float16, bytes.slice_mut(3..7));
-        let error = rank.comm.all_reduce_in_place(halves, ReduceOp::Sum, &rank.stream).unwrap_err();
-        let text = error.to_string();
-        assert!(text.ends_with("3 is not a multiple of 2, the size of half"), "{text}");
-        let words = AnyBuffer::new(DataType::Uint32, bytes.slice_mut(4..8));
-        rank.comm.all_reduce_in_place(words, ReduceOp::Sum, &rank.stream).unwrap();
-        let expected = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1];
-        assert_eq!(rank.other.clone_dtoh(&bytes).unwrap(), expected);
-    });
-}
-
 /// The buffers are dropped right after the call: their guards are kept, as with typed buffers.
-fn bytes_of_a_runtime_type_are_summed() {
+fn bytes_of_a_runtime_type_are_summed_if_aligned() {
     run_ranks::<Cudarc>(0, |rank| {
         let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
         let send = rank.other.clone_htod(&bytes(rank.comm.rank() as i32 + 1000)).unwrap();
         let mut recv = rank.other.clone_htod(&bytes(0)).unwrap();
+        let halves = AnyBuffer::new(DataType::Float16, recv.slice_mut(3..7));
+        let error = rank.comm.all_reduce_in_place(halves, ReduceOp::Sum, &rank.stream).unwrap_err();
+        let text = error.to_string();
+        assert!(text.ends_with("3 is not a multiple of 2, the size of half"), "{text}");
         let (from, to) = (AnyBuffer::new(DataType::Int32, &send), AnyBuffer::new(DataType::Int32, &mut recv));
         rank.be_late();
         rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
+        let words = AnyBuffer::new(DataType::Uint32, recv.slice_mut(4..8));
+        rank.comm.all_reduce_in_place(words, ReduceOp::Sum, &rank.stream).unwrap();
         drop(send);
         rank.overwrite_free_memory();
-        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), bytes(2001));
+        let expected = [&bytes(2001)[..4], &4002_i32.to_ne_bytes(), &bytes(2001)[8..]].concat();
+        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), expected);
     });
-}
-
-fn id_matches_cudarc() {
-    CudaContext::new(0).unwrap();
-    let id = Nccl::load().unwrap().unique_id().unwrap();
-    // As the crate's `Id::uninit` takes it, and `Id::internal` returns it.
-    let chars: [std::ffi::c_char; 128] = id.to_c_chars();
-    assert_eq!(libnccl::UniqueId::from_c_chars(chars), id);
 }
 
 fn view_of_another_device_is_invalid_argument() {

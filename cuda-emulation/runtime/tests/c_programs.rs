@@ -15,163 +15,118 @@ use cuda_install::Profile;
 use cuda_test_support::toolkit::{Program, Release, Toolkit, run_tool};
 
 /// The directory of the programs.
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
-}
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c");
 
-/// Returns a directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
-fn shared_objects() -> &'static Path {
-    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
-        cuda_install::install(&directory, Profile::Debug).expect("the shared objects are built");
-        directory
-    });
-    &DIRECTORY
-}
+/// A directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+static SHARED_OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
+    cuda_install::install(&directory, Profile::Debug).expect("the shared objects are built");
+    directory
+});
 
 /// Returns the emulated runtime library.
 fn runtime(release: Release) -> PathBuf {
-    shared_objects().join(release.soname())
+    SHARED_OBJECTS.join(release.soname())
 }
 
 fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Program {
     let includes: Vec<_> = toolkit.directories.iter().map(|directory| directory.join("include")).collect();
-    Program::compile(&sources().join(source), &includes, runtime, &[])
+    Program::compile(&Path::new(SOURCES).join(source), &includes, runtime, &[])
 }
 
 /// Compiles and runs a program with the emulation of a CUDA version and this many devices.
 fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
-    let program = compile(source, toolkit, &runtime(release));
-    let printed = program.run(shared_objects(), devices);
-    assert!(printed.starts_with("ok: "), "{printed}");
+    let printed = compile(source, toolkit, &runtime(release)).run(&SHARED_OBJECTS, devices);
+    assert!(printed.starts_with("ok: "), "{source}: {printed}");
 }
 
-macro_rules! programs {
-    ($($name:ident: $source:literal, $release:ident;)*) => {
-        $(
-            #[test]
-            #[ignore = "downloads NVIDIA's packages: ./ci"]
-            fn $name() {
-                run($source, Release::$release, "4");
-            }
-        )*
-
-        /// The programs that are run with the CUDA emulation.
-        const SOURCES: &[&str] = &[$($source),*];
-    };
+/// Runs every program that no other test runs.
+fn run_programs(release: Release) {
+    const OTHERS: [&str; 5] = ["codes.c", "cupti.c", "error_names.c", "no_device.c", "no_driver.c"];
+    for entry in fs::read_dir(SOURCES).expect("the directory of the programs") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a file's name");
+        if name.ends_with(".c") && !OTHERS.contains(&&*name) {
+            run(&name, release, "4");
+        }
+    }
 }
 
-programs! {
-    math_handles: "math_handles.c", Cuda12;
-    math_handles_of_cuda_13: "math_handles.c", Cuda13;
-    nvml: "nvml.c", Cuda12;
-    per_thread_streams: "per_thread_streams.c", Cuda12;
-    runtime_api: "runtime_api.c", Cuda12;
-    runtime_api_of_cuda_13: "runtime_api.c", Cuda13;
-    shared_memory: "shared_memory.c", Cuda12;
-    shared_memory_of_cuda_13: "shared_memory.c", Cuda13;
+#[test]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
+fn programs_run_with_cuda_12() {
+    run_programs(Release::Cuda12);
 }
 
-/// The program that is run with NVIDIA's CUPTI.
-const WITH_CUPTI: &str = "cupti.c";
+#[test]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
+fn programs_run_with_cuda_13() {
+    run_programs(Release::Cuda13);
+}
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
 fn cupti_ends_with_an_error() {
     for release in [Release::Cuda12, Release::Cuda13] {
-        let Some(toolkit) = release.toolkit(WITH_CUPTI) else { return };
+        let Some(toolkit) = release.toolkit("cupti.c") else { return };
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let libraries = ["libcuda.so.1".into(), release.soname()].map(|name| shared_objects().join(name));
+        let libraries = ["libcuda.so.1".into(), release.soname()].map(|name| SHARED_OBJECTS.join(name));
         for library in libraries.iter().chain([&toolkit.cupti]) {
             let name = library.file_name().expect("a file's name");
             symlink(library, directory.path().join(name)).expect("a link");
         }
-        let program = compile(WITH_CUPTI, toolkit, &runtime(release));
+        let program = compile("cupti.c", toolkit, &runtime(release));
         assert_eq!(program.run(directory.path(), "1"), "ok: CUPTI is refused\n");
     }
 }
 
-/// A program that is run without devices.
-const WITHOUT_DEVICES: &str = "no_device.c";
-
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
 fn driver_without_devices_is_an_error() {
-    run(WITHOUT_DEVICES, Release::Cuda12, "0");
+    run("no_device.c", Release::Cuda12, "0");
 }
 
-/// The program whose output is compared with a GPU's.
-const OF_A_GPU: &str = "codes.c";
-
-/// The programs whose output is compared between NVIDIA's library and the emulation.
-const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
-
-#[test]
-fn every_c_program_has_a_test() {
-    let files = fs::read_dir(sources())
-        .expect("the directory of the programs")
-        .map(|entry| entry.expect("an entry").file_name());
-    let found: BTreeSet<String> = files
-        .map(|name| name.into_string().expect("a file's name"))
-        .filter(|name| name.ends_with(".c"))
-        .collect();
-    assert_eq!(
-        found,
-        SOURCES
-            .iter()
-            .chain(COMPARED)
-            .chain([&WITH_CUPTI, &WITHOUT_DEVICES, &OF_A_GPU])
-            .map(ToString::to_string)
-            .collect()
-    );
-}
-
-/// The beginnings of cases that differ from a GPU, and the reason.
-const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
-    (
-        &[
-            "procedures, cuInit 12000 flags 2",
-            "procedures, cuInit 12000 flags 3",
-            "procedures, cuStreamSynchronize",
-        ],
-        "the driver has no functions whose null stream is the thread's own",
-    ),
-    (
-        &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
-        "kernels are not supported with any arguments",
-    ),
-    (&["captures, malloc in stream order", "captures, end"], "allocations do not become nodes"),
-    (
-        &[
-            "after a fault, after a reset",
-            "after a fault, malloc after a reset",
-            "after a fault, synchronize after a reset",
-        ],
-        "a device can be used again once it is reset",
-    ),
-    (&["devices, valid devices null"], "the list of valid devices is not supported"),
-    (&["names: 36 of the driver"], "the list of codes has none of CUDA 12.9 and newer"),
+/// The beginnings of cases that differ from a GPU.
+const DIFFERENT_FROM_A_GPU: [&str; 14] = [
+    // The driver has no functions whose null stream is the thread's own.
+    "procedures, cuInit 12000 flags 2",
+    "procedures, cuInit 12000 flags 3",
+    "procedures, cuStreamSynchronize",
+    // Kernels are not supported with any arguments.
+    "threads, attributes",
+    "threads, launch",
+    "driver, launch null",
+    "driver, module",
+    // Allocations do not become nodes.
+    "captures, malloc in stream order",
+    "captures, end",
+    // A device can be used again once it is reset.
+    "after a fault, after a reset",
+    "after a fault, malloc after a reset",
+    "after a fault, synchronize after a reset",
+    // The list of valid devices is not supported.
+    "devices, valid devices null",
+    // The list of codes has none of CUDA 12.9 and newer.
+    "names: 36 of the driver",
 ];
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: ./ci"]
 fn invalid_calls_match_a_gpu() {
-    let Some(toolkit) = Release::Cuda12.toolkit(OF_A_GPU) else { return };
-    let expected = fs::read_to_string(sources().join("codes.txt")).expect("what a GPU printed");
-    let program = compile(OF_A_GPU, toolkit, &runtime(Release::Cuda12));
-    let found = program.run(shared_objects(), "1");
+    let Some(toolkit) = Release::Cuda12.toolkit("codes.c") else { return };
+    let expected = fs::read_to_string(Path::new(SOURCES).join("codes.txt")).expect("what a GPU printed");
+    let found = compile("codes.c", toolkit, &runtime(Release::Cuda12)).run(&SHARED_OBJECTS, "1");
     let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     let differing: Vec<_> =
         found.iter().zip(&expected).filter(|(found, expected)| found != expected).collect();
-    let explained = |line: &str, case: &&&str| line.starts_with(**case);
-    let cases: Vec<_> = DIFFERENT_FROM_A_GPU.iter().flat_map(|(cases, _)| *cases).collect();
-    let surplus: Vec<_> =
-        differing.iter().filter(|(found, _)| !cases.iter().any(|case| explained(found, case))).collect();
+    let is_of = |line: &str, case: &str| line.starts_with(case);
+    let is_surplus =
+        |(found, _): &&(&&str, &&str)| !DIFFERENT_FROM_A_GPU.iter().any(|case| is_of(found, case));
+    let surplus: Vec<_> = differing.iter().filter(is_surplus).collect();
     assert!(surplus.is_empty(), "found and expected: {surplus:#?}");
-    let outdated: Vec<_> =
-        cases.iter().filter(|case| !differing.iter().any(|(found, _)| explained(found, case))).collect();
+    let is_outdated = |case: &&&str| !differing.iter().any(|(found, _)| is_of(found, case));
+    let outdated: Vec<_> = DIFFERENT_FROM_A_GPU.iter().filter(is_outdated).collect();
     assert!(outdated.is_empty(), "no longer different: {outdated:?}");
 }
 
@@ -240,7 +195,7 @@ fn exports_match_the_tables() {
         ("libcublas.so.13", "math/cublas.txt", 13),
         ("libcurand.so.10", "math/curand.txt", 10),
     ] {
-        let mut found = exports(&shared_objects().join(library));
+        let mut found = exports(&SHARED_OBJECTS.join(library));
         assert!(found.remove(library), "the symbol version is exported too: {found:?}");
         let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(table);
         let functions = libnccl_cuda_functions::read(&table).expect("the table");

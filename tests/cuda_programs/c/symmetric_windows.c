@@ -1,20 +1,25 @@
 /* Symmetric windows: memory that all ranks register together. */
 
-#include "device_rank.h"
-
+#include "check.h"
+#include "cuda_check.h"
 #include "nccl_device_host.h"
+#include "threads.h"
 
 enum { DEVICES = 4, COUNT = 32768 };
 
 static void *rank_main(void *argument) {
     const Rank *me = argument;
     const size_t bytes = COUNT * sizeof(int32_t);
-    const DeviceRank joined = join_on_device(me);
-    const ncclComm_t comm = joined.comm;
-    const cudaStream_t stream = joined.stream;
+    ncclComm_t comm = NULL;
+    cudaStream_t stream = NULL;
     ncclWindow_t send_window = NULL, receive_window = NULL;
-    int32_t *send = allocate(bytes), *receive = allocate(bytes), *host = malloc(bytes);
+    int32_t *send = NULL, *receive = NULL, *host = malloc(bytes);
     REQUIRE(host != NULL);
+    CUDA(cudaSetDevice(me->rank));
+    CHECK(ncclCommInitRank(&comm, me->ranks, me->id, me->rank));
+    CUDA(cudaStreamCreate(&stream));
+    CHECK(ncclMemAlloc((void **)&send, bytes));
+    CHECK(ncclMemAlloc((void **)&receive, bytes));
     CHECK(ncclCommWindowRegister(comm, send, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
     CHECK(ncclCommWindowRegister(comm, receive, bytes, &receive_window, NCCL_WIN_COLL_SYMMETRIC));
     for (int i = 0; i < COUNT; i++)
@@ -42,7 +47,8 @@ static void *rank_main(void *argument) {
     CHECK(ncclCommWindowDeregister(comm, receive_window));
     CHECK(ncclMemFree(send));
     CHECK(ncclMemFree(receive));
-    leave_device(joined);
+    CHECK(ncclCommDestroy(comm));
+    CUDA(cudaStreamDestroy(stream));
     free(host);
     return NULL;
 }

@@ -11,11 +11,8 @@ extern "C" {
 int cuCtxGetCurrent(void **context);
 int cuCtxPushCurrent_v2(void *context);
 int cuCtxPopCurrent_v2(void **context);
-int cuMemAlloc_v2(unsigned long long *address, size_t length);
-int cuMemFree_v2(unsigned long long address);
 
 int cudaGetDeviceCount(int *count);
-int cudaGetDevice(int *device);
 int cudaSetDevice(int device);
 int cudaDeviceSynchronize(void);
 int cudaMalloc(void **memory, size_t length);
@@ -24,13 +21,11 @@ int cudaMallocHost(void **memory, size_t length);
 int cudaFree(void *memory);
 int cudaFreeAsync(void *memory, void *stream);
 int cudaFreeHost(void *memory);
-int cudaMemset(void *memory, int value, size_t length);
 int cudaMemsetAsync(void *memory, int value, size_t length, void *stream);
 int cudaMemcpy(void *to, const void *from, size_t length, int kind);
 int cudaMemcpyAsync(void *to, const void *from, size_t length, int kind, void *stream);
 int cudaStreamCreate(void **stream);
 int cudaStreamDestroy(void *stream);
-int cudaStreamQuery(void *stream);
 int cudaStreamSynchronize(void *stream);
 int cudaStreamBeginCapture(void *stream, int mode);
 int cudaStreamEndCapture(void *stream, void **graph);
@@ -40,22 +35,16 @@ int cudaGraphExecDestroy(void *executable);
 int cudaGraphDestroy(void *graph);
 int cudaEventCreate(void **event);
 int cudaEventRecord(void *event, void *stream);
-int cudaEventQuery(void *event);
 int cudaEventSynchronize(void *event);
 int cudaEventDestroy(void *event);
 int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 int cudaGetLastError(void);
-int cudaPeekAtLastError(void);
 
 int nvmlInit_v2(void);
 int nvmlShutdown(void);
 int nvmlDeviceGetCount_v2(unsigned *count);
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device);
-int nvmlDeviceGetName(void *device, char *name, unsigned length);
 
 int cublasCreate_v2(void **handle);
-int cublasSetStream_v2(void *handle, void *stream);
-int cublasGetStream_v2(void *handle, void **stream);
 int cublasDestroy_v2(void *handle);
 
 #ifdef __cplusplus

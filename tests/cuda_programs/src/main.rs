@@ -2,37 +2,22 @@
 
 mod asynchronous;
 mod collectives;
-mod error;
 mod failures;
-mod graphs;
 mod races;
 mod random;
 mod rank;
-mod split;
 
-use cudarc::driver::CudaContext;
-
-use error::Result;
-
-fn main() -> Result {
+fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
+    let number = |text: &str| text.parse().expect("a number");
     match arguments[..] {
-        ["collectives", devices] => collectives::run(count(devices)?)?,
-        ["graphs", devices] => graphs::run(count(devices)?)?,
-        ["split", devices] => split::run(count(devices)?),
+        ["collectives", devices] => collectives::run(number(devices)),
         ["asynchronous", name] => asynchronous::run(name),
         ["failures", name] => failures::run(name),
-        ["races", name, count] => races::run(name, count.parse()?),
-        ["random", first, count] => random::run(first.parse()?, count.parse()?)?,
-        _ => return Err(format!("there is no program {arguments:?}").into()),
+        ["races", name, count] => races::run(name, number(count)),
+        ["random", first, count] => random::run(number(first), number(count)),
+        _ => panic!("there is no program {arguments:?}"),
     }
     println!("ok");
-    Ok(())
-}
-
-/// Reads a number of GPUs, which must be there.
-fn count(devices: &str) -> Result<usize> {
-    let (devices, found) = (devices.parse()?, CudaContext::device_count()? as usize);
-    if devices <= found { Ok(devices) } else { Err(format!("{found} GPUs, fewer than {devices}").into()) }
 }

@@ -10,8 +10,7 @@ use std::sync::Barrier;
 
 use cudarc::driver::result::{self, event, stream};
 use cudarc::driver::sys::{
-    CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUgraphInstantiate_flags, CUstream,
-    CUstreamCaptureMode,
+    CUdeviceptr, CUevent_flags, CUevent_wait_flags, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode,
 };
 use cudarc::nccl::sys::{self, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclWindow_t};
 
@@ -24,44 +23,38 @@ const BYTES: usize = 4 * LENGTH;
 pub(crate) fn run(name: &str, count: usize) {
     match name {
         "copy_back_before_a_collective_is_done" => planted(count, |program| {
-            program.all_reduce(program.stream);
-            program.copy_back();
+            program.all_reduce(program.to);
+            // SAFETY: see below.
+            unsafe { result::memcpy_dtoh_sync(&mut vec![0_u8; BYTES], program.to) }.unwrap();
         }),
-        "result_used_on_another_stream" => planted(count, |program| {
-            program.all_reduce(program.stream);
-            program.copy_result(program.other);
-        }),
-        "free_under_a_collective" => free(count),
+        "free_under_a_collective" => planted(count, Program::free_under_a_collective),
         "send_buffer_of_a_collective_refilled" => planted(count, |program| {
-            program.all_reduce(program.stream);
-            program.refill(program.other);
+            program.all_reduce(program.to);
+            program.copy(program.from, program.target);
         }),
         "send_buffer_of_a_message_refilled" => message(count),
-        "window_read_under_a_collective" => {
-            windows(count, |window, rank| window.read_under_a_collective(rank));
-        }
-        "window_written_under_a_put" => windows(count, |window, rank| window.written_under_a_put(rank)),
-        "window_read_under_a_put_of_another_rank" => {
-            let were_put = Barrier::new(2);
-            windows(count, |window, rank| window.read_under_a_put(rank, &were_put));
-        }
-        "collective_on_the_default_stream" => planted(count, |program| {
-            program.all_reduce(ptr::null_mut());
-            program.copy_result(program.other);
+        "window_read_under_a_collective" => windows(count, |program, memory, _, rank, _| {
+            program.all_reduce(memory);
+            if rank == 0 {
+                program.copy(program.target, memory);
+            }
         }),
-        "event_recorded_before_the_collective" => planted(count, |program| {
-            let event = record(program.stream);
-            program.all_reduce(program.stream);
-            wait(program.other, event);
-            program.copy_result(program.other);
+        "window_written_under_a_put" => windows(count, |program, memory, window, rank, _| {
+            program.put_or_wait(memory, window, rank);
+            if rank == 0 {
+                program.copy(memory, program.target);
+            }
         }),
-        "wait_for_an_event_of_another_stream" => planted(count, |program| {
-            program.all_reduce(program.stream);
-            let _right = record(program.stream);
-            wait(program.other, record(program.third));
-            program.copy_result(program.other);
+        "window_read_under_a_put_of_another_rank" => windows(count, |program, memory, window, rank, both| {
+            if rank == 0 {
+                program.put_or_wait(memory, window, rank);
+                both.wait();
+            } else {
+                both.wait();
+                program.copy(program.target, memory);
+                program.put_or_wait(memory, window, rank);
+            }
         }),
-        "pinned_memory_freed_under_a_collective" => pinned(count),
         "buffer_of_a_graph_refilled_during_its_replay" => graph(count),
         other => panic!("there is no program {other}"),
     }
@@ -72,7 +65,6 @@ struct Program {
     comm: sys::ncclComm_t,
     stream: CUstream,
     other: CUstream,
-    third: CUstream,
     from: CUdeviceptr,
     to: CUdeviceptr,
     target: CUdeviceptr,
@@ -85,54 +77,53 @@ struct Program {
 impl Program {
     fn new(rank: &Rank, count: usize) -> Self {
         rank.context.bind_to_thread().unwrap();
-        let [stream, other, third] =
-            [(); 3].map(|()| stream::create(stream::StreamKind::NonBlocking).unwrap());
+        let [stream, other] = [(); 2].map(|()| stream::create(stream::StreamKind::NonBlocking).unwrap());
         // SAFETY: see above.
         let [from, to, target] = [(); 3].map(|()| unsafe { result::malloc_sync(BYTES) }.unwrap());
-        Self { comm: rank.comm, stream, other, third, from, to, target, count }
+        Self { comm: rank.comm, stream, other, from, to, target, count }
     }
 
-    fn all_reduce(&self, stream: CUstream) {
-        self.all_reduce_between(self.from, self.to, stream);
-    }
-
-    fn all_reduce_between(&self, from: CUdeviceptr, to: CUdeviceptr, stream: CUstream) {
-        let (from, to) = (from as *const c_void, to as *mut c_void);
+    fn all_reduce(&self, to: CUdeviceptr) {
+        let (from, to, stream) = (self.from as *const c_void, to as *mut c_void, self.stream.cast());
         for _ in 0..self.count {
             // SAFETY: see above.
-            check(unsafe {
-                sys::ncclAllReduce(from, to, LENGTH, ncclFloat32, ncclSum, self.comm, stream.cast())
-            });
+            check(unsafe { sys::ncclAllReduce(from, to, LENGTH, ncclFloat32, ncclSum, self.comm, stream) });
         }
     }
 
-    /// Copies the result to the host, which waits for that copy alone.
-    fn copy_back(&self) {
+    /// Copies on the other stream.
+    fn copy(&self, to: CUdeviceptr, from: CUdeviceptr) {
         // SAFETY: see above.
-        unsafe { result::memcpy_dtoh_sync(&mut vec![0_u8; BYTES], self.to) }.unwrap();
+        unsafe { result::memcpy_dtod_async(to, from, BYTES, self.other) }.unwrap();
     }
 
-    fn copy_result(&self, stream: CUstream) {
-        // SAFETY: see above.
-        unsafe { result::memcpy_dtod_async(self.target, self.to, BYTES, stream) }.unwrap();
+    /// Memory in the order of one stream is freed there, while the collective is on another.
+    fn free_under_a_collective(&self) {
+        // SAFETY: freed once, which is the mistake; the emulation keeps the bytes until the collective is done.
+        unsafe {
+            let buffer = result::malloc_async(self.other, BYTES).unwrap();
+            let allocated = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
+            event::record(allocated, self.other).unwrap();
+            stream::wait_event(self.stream, allocated, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT).unwrap();
+            self.all_reduce(buffer);
+            result::free_async(buffer, self.other).unwrap();
+        }
     }
 
-    fn refill(&self, stream: CUstream) {
-        // SAFETY: see above.
-        unsafe { result::memcpy_dtod_async(self.from, self.target, BYTES, stream) }.unwrap();
+    /// Rank 0 puts its part into the part of rank 1, which waits for the put.
+    fn put_or_wait(&self, memory: CUdeviceptr, window: ncclWindow_t, rank: usize) {
+        let (from, comm, stream) = (memory as *const c_void, self.comm, self.stream.cast());
+        let mut signal = sys::ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: 0, ctx: 0 };
+        for _ in 0..self.count {
+            // SAFETY: see above.
+            check(unsafe {
+                match rank {
+                    0 => sys::ncclPutSignal(from, LENGTH, ncclFloat32, 1, window, 0, 0, 0, 0, comm, stream),
+                    _ => sys::ncclWaitSignal(1, &raw mut signal, comm, stream),
+                }
+            });
+        }
     }
-}
-
-fn record(stream: CUstream) -> CUevent {
-    let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
-    // SAFETY: see above.
-    unsafe { event::record(event, stream) }.unwrap();
-    event
-}
-
-fn wait(stream: CUstream, event: CUevent) {
-    // SAFETY: see above.
-    unsafe { stream::wait_event(stream, event, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }.unwrap();
 }
 
 /// Runs both ranks, each with its part, until all is done. No rank waits for its work before both have done their part: the
@@ -157,21 +148,8 @@ fn planted(count: usize, mistake: impl Fn(&Program) + Sync) {
             mistake(program);
         }
         _ => {
-            program.all_reduce(program.stream);
+            program.all_reduce(program.to);
             enqueued.wait();
-        }
-    });
-}
-
-/// Memory in the order of one stream is freed there, while the collective is on another.
-fn free(count: usize) {
-    planted(count, |program| {
-        // SAFETY: freed once, which is the mistake; the emulation keeps the bytes until the collective is done.
-        unsafe {
-            let buffer = result::malloc_async(program.other, BYTES).unwrap();
-            wait(program.stream, record(program.other));
-            program.all_reduce_between(program.from, buffer, program.stream);
-            result::free_async(buffer, program.other).unwrap();
         }
     });
 }
@@ -179,32 +157,19 @@ fn free(count: usize) {
 /// The buffer of a send is refilled before the send has run.
 fn message(count: usize) {
     two_ranks(count, |rank, program| {
-        let peer = 1 - rank.number as i32;
         let (from, to) = (program.from as *const c_void, program.to as *mut c_void);
-        let stream = program.stream.cast();
+        let (comm, stream) = (program.comm, program.stream.cast());
         for _ in 0..count {
             // SAFETY: see above.
             check(unsafe {
                 match rank.number {
-                    0 => sys::ncclSend(from, LENGTH, ncclFloat32, peer, program.comm, stream),
-                    _ => sys::ncclRecv(to, LENGTH, ncclFloat32, peer, program.comm, stream),
+                    0 => sys::ncclSend(from, LENGTH, ncclFloat32, 1, comm, stream),
+                    _ => sys::ncclRecv(to, LENGTH, ncclFloat32, 0, comm, stream),
                 }
             });
         }
         if rank.number == 0 {
-            program.refill(program.other);
-        }
-    });
-}
-
-/// Pinned memory is freed while a collective writes it.
-fn pinned(count: usize) {
-    planted(count, |program| {
-        // SAFETY: freed once; the free waits, even if a race is reported.
-        unsafe {
-            let memory = result::malloc_host(BYTES, 0).unwrap();
-            program.all_reduce_between(program.from, memory as CUdeviceptr, program.stream);
-            result::free_host(memory).unwrap();
+            program.copy(program.from, program.target);
         }
     });
 }
@@ -216,98 +181,34 @@ fn graph(count: usize) {
         unsafe {
             let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
             stream::begin_capture(program.stream, mode).unwrap();
-            program.all_reduce(program.stream);
+            program.all_reduce(program.to);
             let graph = stream::end_capture(program.stream).unwrap();
             let graph = result::graph::instantiate(graph, CUgraphInstantiate_flags(0)).unwrap();
             result::graph::launch(graph, program.stream).unwrap();
             stream::synchronize(program.stream).unwrap();
-            program.refill(program.other);
+            program.copy(program.from, program.target);
             stream::synchronize(program.other).unwrap();
             result::graph::launch(graph, program.stream).unwrap();
         }
         if rank.number == 0 {
-            program.refill(program.other);
+            program.copy(program.from, program.target);
         }
     });
 }
 
-/// `NCCL_WIN_COLL_SYMMETRIC`, which puts need.
-const COLL_SYMMETRIC: i32 = 1;
-
-/// A window over memory of each rank.
-struct Window<'a> {
-    program: &'a Program,
-    memory: CUdeviceptr,
-    window: ncclWindow_t,
-}
-
-impl Window<'_> {
-    /// The result of a collective is copied out of the window before it is there.
-    fn read_under_a_collective(&self, rank: usize) {
-        let Program { from, target, stream, other, .. } = *self.program;
-        self.program.all_reduce_between(from, self.memory, stream);
-        if rank == 0 {
-            // SAFETY: see above.
-            unsafe { result::memcpy_dtod_async(target, self.memory, BYTES, other) }.unwrap();
-        }
-    }
-
-    /// The rank's own part is filled again before it was put.
-    fn written_under_a_put(&self, rank: usize) {
-        for _ in 0..self.program.count {
-            if rank == 0 {
-                self.put();
-            } else {
-                self.wait_for_put();
-            }
-        }
-        if rank == 0 {
-            // SAFETY: see above.
-            unsafe { result::memset_d8_async(self.memory, 1, BYTES, self.program.other) }.unwrap();
-        }
-    }
-
-    /// The part is read before the puts of another rank have been waited for.
-    fn read_under_a_put(&self, rank: usize, were_put: &Barrier) {
-        let Program { target, other, count, .. } = *self.program;
-        if rank == 0 {
-            (0..count).for_each(|_| self.put());
-            were_put.wait();
-        } else {
-            were_put.wait();
-            // SAFETY: see above.
-            unsafe { result::memcpy_dtod_async(target, self.memory, BYTES, other) }.unwrap();
-            (0..count).for_each(|_| self.wait_for_put());
-        }
-    }
-
-    /// Puts the part of rank 0 into the part of rank 1.
-    fn put(&self) {
-        let Program { comm, stream, .. } = *self.program;
-        let (from, window, stream) = (self.memory as *const c_void, self.window, stream.cast());
-        // SAFETY: see above.
-        check(unsafe { sys::ncclPutSignal(from, LENGTH, ncclFloat32, 1, window, 0, 0, 0, 0, comm, stream) });
-    }
-
-    /// Waits for a put of rank 0.
-    fn wait_for_put(&self) {
-        let Program { comm, stream, .. } = *self.program;
-        let mut signal = sys::ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: 0, ctx: 0 };
-        // SAFETY: see above.
-        check(unsafe { sys::ncclWaitSignal(1, &raw mut signal, comm, stream.cast()) });
-    }
-}
-
-fn windows(count: usize, part: impl Fn(&Window<'_>, usize) + Sync) {
-    let parts_done = Barrier::new(2);
+/// Runs both ranks with a window over memory of each. The closure gets the memory, the window, and the number of the rank.
+fn windows(count: usize, part: impl Fn(&Program, CUdeviceptr, ncclWindow_t, usize, &Barrier) + Sync) {
+    /// `NCCL_WIN_COLL_SYMMETRIC`, which puts need.
+    const COLL_SYMMETRIC: i32 = 1;
+    let both = Barrier::new(2);
     two_ranks(count, |rank, program| {
         let (mut memory, mut window) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: valid out-parameters, and memory that is freed after its last use.
         unsafe {
             check(sys::ncclMemAlloc(&raw mut memory, BYTES));
             check(sys::ncclCommWindowRegister(rank.comm, memory, BYTES, &raw mut window, COLL_SYMMETRIC));
-            part(&Window { program, memory: memory as CUdeviceptr, window }, rank.number);
-            parts_done.wait();
+            part(program, memory as CUdeviceptr, window, rank.number, &both);
+            both.wait();
             rank.context.synchronize().unwrap();
             check(sys::ncclCommWindowDeregister(rank.comm, window));
             check(sys::ncclMemFree(memory));

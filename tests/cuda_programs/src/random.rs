@@ -8,7 +8,6 @@ use cuda_test_support::random::{LENGTH, Program, Result as CudaResult};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclUint8, ncclRedOp_t};
 
-use crate::error::Result;
 use crate::rank::check;
 
 /// Any number of ranks up to this divides [`LENGTH`].
@@ -16,19 +15,18 @@ const RANKS: usize = 4;
 const BUFFERS: usize = 3;
 
 /// Runs this many programs, starting with this number.
-pub(crate) fn run(first: u64, count: u64) -> Result {
+pub(crate) fn run(first: usize, count: usize) {
     let contexts = [0, 1, 2, 3].map(|device| CudaContext::new(device).unwrap());
     let comms: Vec<Vec<ncclComm_t>> = (2..=RANKS).map(communicators).collect();
     for number in first..first + count {
-        let comms = &comms[(number % comms.len() as u64) as usize];
-        let program = Program::new(number, &contexts[..comms.len()]);
-        Communicating { program, comms }.run().map_err(|error| format!("program {number}: {error}"))?;
+        let comms = &comms[number % comms.len()];
+        let program = Program::new(number as u64, &contexts[..comms.len()]);
+        Communicating { program, comms }.run().unwrap_or_else(|error| panic!("program {number}: {error}"));
     }
     for comm in comms.into_iter().flatten() {
         // SAFETY: a communicator that is not used any more.
         check(unsafe { sys::ncclCommDestroy(comm) });
     }
-    Ok(())
 }
 
 /// Creates a communicator of the first devices, one rank each.
@@ -103,82 +101,52 @@ impl Communicating<'_> {
     /// A collective of all ranks, or a send from each to another one.
     fn communicate(&mut self) -> CudaResult {
         let ranks = self.comms.len();
-        let (count, part) = (self.program.rng.usize(1..=LENGTH), self.program.rng.usize(1..=LENGTH / ranks));
-        let root = self.program.rng.usize(..ranks);
-        let kind = self.program.rng.u8(..5);
-        let parts = self.parts(kind == 0 || kind == 1);
+        let kind = self.program.rng.u8(..6);
+        let parts = self.parts(kind < 3);
+        let most = if matches!(kind, 3 | 4) { LENGTH / ranks } else { LENGTH };
+        let (count, root) = (self.program.rng.usize(1..=most), self.program.rng.usize(..ranks));
+        // Each rank sends to the one at this distance.
+        let distance = root;
         let sent: Vec<Vec<u8>> =
             parts.iter().map(|part| self.program.buffers[part.send].data.clone()).collect();
-        let pointers = |program: &Program<'_>, part: Part| {
+        self.call(&parts, |program, rank, part| {
             let [send, recv] = [part.send, part.recv].map(|buffer| program.buffers[buffer].address);
-            (send as *const c_void, recv as *mut c_void, program.queues[part.queue].handle.cast())
-        };
-        let received: Vec<Vec<u8>> = match kind {
-            0 => {
-                let (op, reduce): (_, fn(u8, u8) -> u8) = match self.program.rng.bool() {
-                    true => (ncclRedOp_t::ncclSum, u8::wrapping_add),
-                    false => (ncclRedOp_t::ncclMax, u8::max),
-                };
-                self.call(&parts, |program, _, part| {
-                    let (send, recv, stream) = pointers(program, part);
-                    // SAFETY: see above.
-                    check(unsafe { sys::ncclAllReduce(send, recv, count, ncclUint8, op, part.comm, stream) });
-                })?;
-                vec![reduced(&sent, reduce)[..count].to_vec(); ranks]
-            }
-            1 => {
-                self.call(&parts, |program, _, part| {
-                    let (send, recv, stream) = pointers(program, part);
-                    // SAFETY: see above.
-                    check(unsafe {
-                        sys::ncclBroadcast(send, recv, count, ncclUint8, root as i32, part.comm, stream)
-                    });
-                })?;
-                vec![sent[root][..count].to_vec(); ranks]
-            }
-            2 => {
-                self.call(&parts, |program, _, own| {
-                    let (send, recv, stream) = pointers(program, own);
-                    // SAFETY: see above.
-                    check(unsafe { sys::ncclAllGather(send, recv, part, ncclUint8, own.comm, stream) });
-                })?;
-                vec![sent.iter().flat_map(|data| &data[..part]).copied().collect(); ranks]
-            }
-            3 => {
-                let op = ncclRedOp_t::ncclSum;
-                self.call(&parts, |program, _, own| {
-                    let (send, recv, stream) = pointers(program, own);
-                    // SAFETY: see above.
-                    check(unsafe {
-                        sys::ncclReduceScatter(send, recv, part, ncclUint8, op, own.comm, stream)
-                    });
-                })?;
-                let sum = reduced(&sent, u8::wrapping_add);
-                (0..ranks).map(|rank| sum[rank * part..(rank + 1) * part].to_vec()).collect()
-            }
-            // Each sends to the rank at this distance.
-            _ => {
-                self.call(&parts, |program, rank, part| {
-                    let (send, recv, stream) = pointers(program, part);
-                    let (to, from) = ((rank + root) % ranks, (rank + ranks - root) % ranks);
-                    // SAFETY: see above.
-                    unsafe {
-                        check(sys::ncclSend(send, count, ncclUint8, to as i32, part.comm, stream));
-                        check(sys::ncclRecv(recv, count, ncclUint8, from as i32, part.comm, stream));
+            let (send, recv) = (send as *const c_void, recv as *mut c_void);
+            let (comm, stream) = (part.comm, program.queues[part.queue].handle.cast());
+            let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
+            let (sum, max) = (ncclRedOp_t::ncclSum, ncclRedOp_t::ncclMax);
+            // SAFETY: see above.
+            check(unsafe {
+                match kind {
+                    0 => sys::ncclAllReduce(send, recv, count, ncclUint8, sum, comm, stream),
+                    1 => sys::ncclAllReduce(send, recv, count, ncclUint8, max, comm, stream),
+                    2 => sys::ncclBroadcast(send, recv, count, ncclUint8, root as i32, comm, stream),
+                    3 => sys::ncclAllGather(send, recv, count, ncclUint8, comm, stream),
+                    4 => sys::ncclReduceScatter(send, recv, count, ncclUint8, sum, comm, stream),
+                    _ => {
+                        check(sys::ncclSend(send, count, ncclUint8, to as i32, comm, stream));
+                        sys::ncclRecv(recv, count, ncclUint8, from as i32, comm, stream)
                     }
-                })?;
-                (0..ranks).map(|rank| sent[(rank + ranks - root) % ranks][..count].to_vec()).collect()
-            }
-        };
-        for (part, bytes) in parts.iter().zip(received) {
+                }
+            });
+        })?;
+        for (rank, part) in parts.iter().enumerate() {
+            let bytes = match kind {
+                0 => reduced(&sent, 0, count, u8::wrapping_add),
+                1 => reduced(&sent, 0, count, u8::max),
+                2 => sent[root][..count].to_vec(),
+                3 => sent.iter().flat_map(|data| &data[..count]).copied().collect(),
+                4 => reduced(&sent, rank * count, count, u8::wrapping_add),
+                _ => sent[(rank + ranks - distance) % ranks][..count].to_vec(),
+            };
             self.program.buffers[part.recv].data[..bytes.len()].copy_from_slice(&bytes);
         }
         Ok(())
     }
 }
 
-/// Reduces the data of all ranks, byte by byte.
-fn reduced(data: &[Vec<u8>], reduce: fn(u8, u8) -> u8) -> Vec<u8> {
-    let byte = |index| data.iter().map(|data: &Vec<u8>| data[index]).reduce(reduce).unwrap_or_default();
-    (0..LENGTH).map(byte).collect()
+/// Reduces the data of all ranks from a byte on, byte by byte.
+fn reduced(data: &[Vec<u8>], start: usize, count: usize, reduce: fn(u8, u8) -> u8) -> Vec<u8> {
+    let byte = |index: usize| data.iter().map(|data| data[index]).reduce(reduce).unwrap_or_default();
+    (start..start + count).map(byte).collect()
 }

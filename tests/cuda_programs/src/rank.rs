@@ -19,13 +19,9 @@ pub(crate) fn check(code: ncclResult_t) {
 /// A rank: its communicator, and a stream of its device.
 #[derive(Debug)]
 pub(crate) struct Rank {
-    /// Its number in the communicator.
     pub(crate) number: usize,
-    /// The communicator.
     pub(crate) comm: ncclComm_t,
-    /// The context of its device.
     pub(crate) context: Arc<CudaContext>,
-    /// A nonblocking stream.
     pub(crate) stream: Arc<CudaStream>,
 }
 
@@ -40,7 +36,6 @@ impl Rank {
         Self { number, comm, context, stream }
     }
 
-    /// Allocates zeros.
     pub(crate) fn zeros(&self, length: usize) -> CudaSlice<f32> {
         self.stream.alloc_zeros(length).unwrap()
     }
@@ -58,27 +53,31 @@ impl Rank {
         stream: &CudaStream,
     ) -> ncclResult_t {
         let count = from.len();
-        let (from, _read) = from.device_ptr(stream);
-        let (to, _written) = to.device_ptr_mut(stream);
+        let ((from, _read), (to, _written)) = (from.device_ptr(stream), to.device_ptr_mut(stream));
+        let (from, to) = (from as *const c_void, to as *mut c_void);
         // SAFETY: device memory of `count` elements, which lives until the stream has been waited for.
         unsafe {
-            sys::ncclAllReduce(
-                from as *const c_void,
-                to as *mut c_void,
-                count,
-                ncclFloat32,
-                ncclSum,
-                self.comm,
-                stream.cu_stream().cast(),
-            )
+            sys::ncclAllReduce(from, to, count, ncclFloat32, ncclSum, self.comm, stream.cu_stream().cast())
         }
     }
 
-    /// Leaves the communicator.
     pub(crate) fn destroy(self) {
         // SAFETY: a communicator that is not used any more.
         check(unsafe { sys::ncclCommDestroy(self.comm) });
     }
+}
+
+/// Aborts a communicator that is not used any more.
+pub(crate) fn abort(comm: ncclComm_t) {
+    // SAFETY: a communicator.
+    check(unsafe { sys::ncclCommAbort(comm) });
+}
+
+pub(crate) fn async_error(comm: ncclComm_t) -> ncclResult_t {
+    let mut state = ncclResult_t::ncclSuccess;
+    // SAFETY: a communicator and a valid out-parameter.
+    check(unsafe { sys::ncclCommGetAsyncError(comm, &raw mut state) });
+    state
 }
 
 /// Returns the identifier of a communicator to be created.

@@ -74,30 +74,21 @@ fn shared_object_is_never_unloaded() {
     }
 }
 
-static UNLOADED: LazyLock<PathBuf> =
-    LazyLock::new(|| compile(&["cc", "-std=gnu11"], "unloaded.c", "unloaded", &[]));
-
-fn run_unloaded(library: &Path, modes: &[&str]) {
-    for mode in modes {
-        let arguments = [&*DIRECTORY, library, Path::new(mode)].map(|path| path.to_str().expect("a name"));
-        assert_eq!(run(&UNLOADED, &arguments), "ok\n", "{mode}");
+#[test]
+fn closed_library_completes_work_of_streams_graphs_and_threads() {
+    let program = compile(&["cc", "-std=gnu11"], "unloaded.c", "unloaded", &[]);
+    let plugin = shared_object("nccl_plugin");
+    for (library, modes) in [
+        (Path::new("libnccl.so.2"), &["keep", "abort", "graph", "init"][..]),
+        // A plugin with the CPU backend stays loaded once used, and is unloaded if unused.
+        (&plugin, &["keep", "abort", "graph", "init", "signal", "watchdog", "number"]),
+    ] {
+        for mode in modes {
+            let arguments =
+                [&*DIRECTORY, library, Path::new(mode)].map(|path| path.to_str().expect("a name"));
+            assert_eq!(run(&program, &arguments), "ok\n", "{library:?}, {mode}");
+        }
     }
-}
-
-#[test]
-fn closed_nccl_completes_work_of_streams_graphs_and_threads() {
-    run_unloaded(Path::new("libnccl.so.2"), &["keep", "abort", "graph", "init"]);
-}
-
-#[test]
-fn plugin_with_the_cpu_backend_stays_loaded_once_used() {
-    let modes = ["keep", "abort", "graph", "init", "signal", "watchdog"];
-    run_unloaded(&shared_object("nccl_plugin"), &modes);
-}
-
-#[test]
-fn unused_plugin_is_unloaded() {
-    run_unloaded(&shared_object("nccl_plugin"), &["number"]);
 }
 
 /// Requires each moment to be printed this many times, and every library to have worked then.
@@ -117,9 +108,8 @@ fn check_last_calls(compiler: &[&str], name: &str, at_exit: &[&str], of_thread: 
     for time in ["before", "after", "never"] {
         for thread in ["main", "other"] {
             let ends = usize::from(thread == "other" || time == "never");
-            let at_exit = at_exit.iter().map(|&moment| (moment, 1));
-            let of_thread = of_thread.iter().map(|&moment| (moment, ends));
-            let moments: Vec<_> = at_exit.chain(of_thread).collect();
+            let moments = at_exit.iter().map(|&moment| (moment, 1));
+            let moments = moments.chain(of_thread.iter().map(|&moment| (moment, ends))).collect::<Vec<_>>();
             check(&run(&program, &[time, thread]), &moments, &format!("{time}, {thread}"));
         }
     }
@@ -202,20 +192,8 @@ fn free_of_referenced_memory_is_a_finding_and_an_error_in_strict_mode() {
             let is_expected = found.contains(expected) && found.contains(" [free-under-reference]\n");
             assert!(is_expected && found.lines().count() == 1, "{reference}, {memory}, {order}: {found}");
         }
-    }
-}
-
-#[test]
-fn free_after_the_reference_is_removed_is_no_finding() {
-    for (reference, memory, _) in REFERENCES.into_iter().chain([("graph", "device", "")]) {
         assert_eq!(freed(reference, memory, "right", &[STRICT]), "", "{reference}, {memory}");
-    }
-}
-
-#[test]
-fn free_of_referenced_memory_is_no_error_if_ignored() {
-    let ignored = ("LIBNCCL_CPU_IGNORE", "free-under-reference");
-    for (reference, memory, _) in REFERENCES {
+        let ignored = ("LIBNCCL_CPU_IGNORE", "free-under-reference");
         assert_eq!(freed(reference, memory, "wrong", &[STRICT, ignored]), "", "{reference}, {memory}");
     }
 }
@@ -229,4 +207,5 @@ fn graph_launch_after_free_is_a_finding_and_the_free_in_strict_mode() {
     let is_freed =
         found.contains(", while a graph that uses it can still be launched [free-under-reference]\n");
     assert!(is_freed && found.contains(launched) && found.lines().count() == 2, "{found}");
+    assert_eq!(freed("graph", "device", "right", &[STRICT]), "");
 }

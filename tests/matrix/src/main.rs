@@ -5,7 +5,6 @@
 //! too. `.ci/matrix` calls it for each version and build.
 
 mod checks;
-mod outcome;
 mod quirks;
 
 use std::os::unix::process::ExitStatusExt;

@@ -12,9 +12,8 @@ use libnccl_cuda_functions::Function;
 
 use crate::process::shared_object;
 
-pub(crate) const TESTS: [(&str, fn()); 3] = [
-    ("every_function_that_cudarc_declares_is_exported", compare_with_cudarc),
-    ("exports_are_those_of_the_table", compare_with_the_table),
+pub(crate) const TESTS: [(&str, fn()); 2] = [
+    ("exports_are_those_of_the_table_with_all_that_cudarc_declares", compare),
     ("every_function_is_found_by_name_since_its_version", find_by_name),
 ];
 
@@ -44,48 +43,33 @@ fn table() -> Vec<Function> {
     libnccl_cuda_functions::read(&file).expect("the table")
 }
 
-fn open() -> Library {
-    let file = shared_object();
-    // SAFETY: the library has no initializers that could be wrong.
-    unsafe { Library::new(&file) }.unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
-
-/// Returns the address of an exported function.
-fn exported(library: &Library, name: &str) -> *const c_void {
-    // SAFETY: nothing is called.
-    let address = unsafe { library.get::<*const c_void>(name.as_bytes()) };
-    *address.unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-fn compare_with_cudarc() {
-    let library = open();
-    let names = declared_by_cudarc();
-    assert!(names.len() > 400, "{} names", names.len());
-    for name in names {
-        exported(&library, &name);
-    }
-}
-
-fn compare_with_the_table() {
+fn compare() {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()).output().expect("nm");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
-    let names = printed.lines().filter_map(|line| line.split_whitespace().nth(2));
-    let found: BTreeSet<&str> = names.filter(|name| !name.starts_with("libnccl_cuda_")).collect();
-    let table = table();
-    assert_eq!(found, table.iter().map(|function| &function.name[..]).collect());
+    let names = printed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from);
+    let found: BTreeSet<String> = names.filter(|name| !name.starts_with("libnccl_cuda_")).collect();
+    assert_eq!(found, table().into_iter().map(|function| function.name).collect());
+    let declared = declared_by_cudarc();
+    assert!(declared.len() > 400, "{} names", declared.len());
+    let missing: Vec<_> = declared.difference(&found).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 fn find_by_name() {
     type Get = unsafe extern "C" fn(*const c_char, *mut *const c_void, c_int, u64, *mut c_uint) -> c_int;
     const SUCCESS: c_uint = 0;
     const VERSION_NOT_SUFFICIENT: c_uint = 2;
-    let library = open();
+    // SAFETY: the library has no initializers that could be wrong.
+    let library = unsafe { Library::new(shared_object()) }.expect("the shared object");
     // SAFETY: the functions have these types.
     let (get, version) = unsafe {
         let version = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion");
         (library.get::<Get>(b"cuGetProcAddress_v2").expect("a function"), version.expect("a function"))
     };
+    // SAFETY: nothing is called.
+    let exported =
+        |name: &str| *unsafe { library.get::<*const c_void>(name.as_bytes()) }.expect("a function");
     let mut newest = 0;
     // SAFETY: a variable.
     assert_eq!(unsafe { version(&raw mut newest) }, 0);
@@ -105,7 +89,7 @@ fn find_by_name() {
         if since > newest {
             continue;
         }
-        assert_eq!(find(base, since), (exported(&library, name), SUCCESS), "{name}");
+        assert_eq!(find(base, since), (exported(name), SUCCESS), "{name}");
         assert_eq!(find(base, -1), find(base, newest), "{name}");
         let is_version = |other: &&Function| libnccl_cuda_functions::base(&other.name) == base;
         let first = table.iter().filter(is_version).map(|version| version.first).min();

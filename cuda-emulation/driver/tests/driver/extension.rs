@@ -7,17 +7,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_common::{Access, AccessKind, Device, Interface, Memory, MemoryKind, Work};
-use cudarc::driver::result::{self as cuda, stream, stream::StreamKind};
-use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::result::{self as cuda, event, stream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::virtual_memory;
-use crate::work::{allocate, enter};
+use crate::work::{allocate, destroy, enter, nonblocking, record, require};
 
 crate::tests! {
-    interface_has_the_version_of_its_users
     alias_of_device_memory_has_its_bytes
-    range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
     memory_is_kept_if_a_check_refuses_its_free
     operation_runs_once_even_if_its_stream_is_destroyed
@@ -91,24 +89,31 @@ pub(crate) fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, Dri
 
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
-fn interface_has_the_version_of_its_users() {
-    assert_eq!(interface().version, Interface::VERSION);
-}
-
 fn alias_of_device_memory_has_its_bytes() {
     enter(2);
-    // SAFETY: the memory lives until the process ends.
+    // SAFETY: it is freed once.
     unsafe {
         let address = cuda::malloc_sync(100).expect("memory");
         cuda::memcpy_htod_sync(address, &[7_u8; 100]).expect("a copy");
         let memory = resolve(address + 10, 90).expect("device memory");
         assert_eq!((memory.kind, memory.device), (MemoryKind::Device, 2));
+        assert_eq!(resolve(address, 101).map(drop), Err(INVALID), "beyond the allocation");
         let bytes = std::slice::from_raw_parts_mut(memory.alias.cast::<u8>(), 90);
         assert_eq!(bytes, [7; 90]);
         bytes.fill(8);
         let mut back = [0_u8; 100];
         cuda::memcpy_dtoh_sync(&mut back, address).expect("a copy");
         assert_eq!((back[9], back[10], back[99]), (7, 8, 8));
+        cuda::free_sync(address).expect("a free");
+        assert_eq!(resolve(address, 100).map(drop), Err(INVALID));
+
+        // Across parts that are mapped side by side, as growing allocators do.
+        let across = virtual_memory::mapped(2, 2) + virtual_memory::PART as u64 - 5;
+        cuda::memset_d8_sync(across, 6, 10).expect("a fill");
+        cuda::ctx::synchronize().expect("the end of the fill");
+        let memory = resolve(across, 10).expect("device memory");
+        assert_eq!((memory.kind, memory.device), (MemoryKind::Device, 2));
+        assert_eq!(std::slice::from_raw_parts(memory.alias.cast::<u8>(), 10), [6; 10]);
 
         let pinned = cuda::malloc_host(10, 0).expect("pinned memory");
         let memory = resolve(pinned as u64, 10).expect("pinned memory");
@@ -116,18 +121,6 @@ fn alias_of_device_memory_has_its_bytes() {
         let local = 0_u8;
         let memory = resolve(&raw const local as u64, 1).expect("host memory");
         assert_eq!((memory.kind, memory.device, memory.id), (MemoryKind::Host, -1, 0));
-    }
-}
-
-fn range_beyond_an_allocation_is_not_resolved() {
-    enter(0);
-    // SAFETY: it is freed once.
-    unsafe {
-        let address = cuda::malloc_sync(100).expect("memory");
-        assert_eq!(resolve(address, 101).map(drop), Err(INVALID));
-        assert!(resolve(address, 100).is_ok());
-        cuda::free_sync(address).expect("a free");
-        assert_eq!(resolve(address, 100).map(drop), Err(INVALID));
     }
 }
 
@@ -165,7 +158,7 @@ fn memory_is_kept_if_a_check_refuses_its_free() {
     unsafe {
         assert_eq!(result(on_free(None)), Err(INVALID));
         result(on_free(Some(check))).expect("a check");
-        let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let stream = nonblocking();
         let mut own = vec![0_u8; 100];
         let place = own.as_mut_ptr().cast::<c_void>();
         sys::cuMemHostRegister_v2(place, 100, 0).result().expect("a registration");
@@ -200,23 +193,13 @@ fn operation_runs_once_even_if_its_stream_is_destroyed() {
         RUNS.fetch_add(1, Ordering::SeqCst);
     }
     enter(0);
-    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    // SAFETY: the memory is freed once, and the stream destroyed once.
-    unsafe {
-        let address = cuda::malloc_sync(100).expect("memory");
-        for _ in 0..3 {
-            enqueue(stream, writes(address, 100), c"count", [Some(count), None], ptr::null_mut())
-                .expect("an operation");
-        }
-        assert_eq!(
-            enqueue(stream, writes(address, 101), c"count", [Some(count), None], ptr::null_mut()),
-            Err(INVALID)
-        );
-        stream::destroy(stream).expect("an end");
-        assert!(
-            enqueue(stream, writes(address, 100), c"count", [Some(count), None], ptr::null_mut()).is_err()
-        );
-    }
+    let (stream, address) = (nonblocking(), allocate(100));
+    let enqueue =
+        |length| enqueue(stream, writes(address, length), c"count", [Some(count), None], ptr::null_mut());
+    (0..3).for_each(|_| enqueue(100).expect("an operation"));
+    assert_eq!(enqueue(101), Err(INVALID));
+    destroy(stream);
+    assert!(enqueue(100).is_err());
     cuda::ctx::synchronize().expect("the end of everything");
     assert_eq!(RUNS.load(Ordering::SeqCst), 3);
 }
@@ -231,22 +214,15 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
         STEPS.fetch_add(if may_call_cuda() { 9 } else { 1000 }, Ordering::SeqCst);
     }
     enter(0);
-    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    let address = allocate(100);
-    let mut expected = 0;
-    for length in [100, 101, 100] {
-        let functions = [Some(run as Work), Some(release)];
+    let (stream, address) = (nonblocking(), allocate(100));
+    let functions = [Some(run as Work), Some(release)];
+    for (length, result, expected) in [(100, Ok(()), 10), (101, Err(INVALID), 10), (100, Ok(()), 20)] {
         let enqueued = enqueue(stream, writes(address, length), c"run", functions, ptr::null_mut());
-        assert_eq!(enqueued, if length == 100 { Ok(()) } else { Err(INVALID) });
-        expected += if length == 100 { 10 } else { 0 };
+        assert_eq!(enqueued, result);
         cuda::ctx::synchronize().expect("the end of everything");
+        // The data is released after the operation has ended, which the host waited for.
+        require(&STEPS, expected);
     }
-    // The data is released after the operation has ended, which the host waited for.
-    let start = std::time::Instant::now();
-    while STEPS.load(Ordering::SeqCst) != expected && start.elapsed().as_secs() < 10 {
-        std::thread::yield_now();
-    }
-    assert_eq!(STEPS.load(Ordering::SeqCst), expected);
 }
 
 type Failure = unsafe extern "C" fn(CUstream, *mut c_char, usize) -> CUresult;
@@ -261,8 +237,9 @@ fn reason(stream: CUstream, length: usize) -> String {
     unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().expect("ASCII").to_owned()
 }
 
-/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
-fn enqueue_failure() -> CUstream {
+/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current. Returns the
+/// stream, and an event before the operation.
+fn enqueue_failure() -> (CUstream, CUevent) {
     unsafe extern "C" fn fail(_data: *mut c_void) {
         let fail = interface().fail;
         for number in [3, 4] {
@@ -274,18 +251,19 @@ fn enqueue_failure() -> CUstream {
         }
     }
     enter(0);
-    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    let address = allocate(100);
+    let (stream, access) = (nonblocking(), writes(allocate(100), 100));
+    let before = record(stream);
     enter(7);
-    enqueue(stream, writes(address, 100), c"fail", [Some(fail), None], ptr::null_mut())
-        .expect("an operation");
-    stream
+    enqueue(stream, access, c"fail", [Some(fail), None], ptr::null_mut()).expect("an operation");
+    (stream, before)
 }
 
 fn failure_is_sticky_in_the_operations_context_until_recovered() {
     let failed = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
     let recover = interface().recover;
-    let stream = enqueue_failure();
+    enter(0);
+    let memory = allocate(4);
+    let (stream, before) = enqueue_failure();
     // SAFETY: the stream is alive, and destroyed once.
     unsafe {
         assert_eq!(stream::synchronize(stream), failed);
@@ -295,8 +273,15 @@ fn failure_is_sticky_in_the_operations_context_until_recovered() {
         assert_eq!(reason(stream, 10), "operation");
         enter(0);
         assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
-        assert_eq!(cuda::ctx::synchronize(), failed);
-        assert_eq!(cuda::malloc_sync(1).map(|_| ()), failed);
+        for _ in 0..2 {
+            assert_eq!(cuda::ctx::synchronize(), failed);
+            assert_eq!(sys::cuStreamQuery(stream).result(), failed);
+            assert_eq!(event::query(before), failed);
+            assert_eq!(event::synchronize(before), failed);
+            assert_eq!(cuda::malloc_sync(1).map(drop), failed);
+            assert_eq!(cuda::memcpy_dtoh_sync(&mut [0_u8; 4], memory), failed);
+            assert_eq!(cuda::memcpy_dtoh_async(&mut [0_u8; 4], memory, stream), failed);
+        }
         result(recover(4)).expect("a recovery");
         assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
         result(recover(3)).expect("a recovery");
@@ -307,7 +292,7 @@ fn failure_is_sticky_in_the_operations_context_until_recovered() {
 }
 
 fn failure_that_is_only_reported_changes_nothing() {
-    let stream = enqueue_failure();
+    let (stream, _) = enqueue_failure();
     // SAFETY: the stream is alive.
     unsafe { stream::synchronize(stream) }.expect("no error");
     enter(0);

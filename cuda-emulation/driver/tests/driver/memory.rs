@@ -3,23 +3,17 @@
 use std::fs;
 use std::mem::MaybeUninit;
 
-use cudarc::driver::{CudaContext, DevicePtr, result, sys};
+use cudarc::driver::{CudaContext, result, sys};
 
 use crate::work;
 
 crate::tests! {
-    all_devices_have_the_name_of_the_emulation
     copy_to_a_device_and_back_returns_the_data
-    copy_between_devices_returns_the_data
-    zeroed_memory_is_zero
-    memory_beyond_an_allocation_is_refused
-    freed_memory_is_refused
+    memory_beyond_an_allocation_and_freed_memory_are_refused
     allocations_share_mappings
     memory_of_a_new_allocation_is_zero
-    pinned_memory_is_copied_asynchronously
     pointer_attributes_distinguish_device_host_and_unknown
-    all_devices_together_have_at_most_half_of_the_hosts_memory
-    unknown_functions_are_not_supported
+    all_devices_have_a_name_and_at_most_half_of_the_hosts_memory
     memory_of_any_kind_beyond_the_limit_of_a_device_is_refused [
         "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"
     ] { LIBNCCL_CPU_DEVICE_MEMORY = "64K" }
@@ -74,26 +68,20 @@ fn memory_of_any_kind_beyond_the_limit_of_a_device_is_refused() {
     }
 }
 
-fn all_devices_together_have_at_most_half_of_the_hosts_memory() {
+fn all_devices_have_a_name_and_at_most_half_of_the_hosts_memory() {
     let information = fs::read_to_string("/proc/meminfo").expect("the host's memory");
     let total = information.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
-    let host = 1024 * total.expect("a number");
-    let contexts = (0..8).map(|device| CudaContext::new(device).expect("a device"));
-    let devices: usize = contexts.map(|context| context.mem_get_info().expect("memory").1).sum();
-    assert!((1..=host / 2).contains(&devices), "{devices} of {host}");
-}
-
-fn all_devices_have_the_name_of_the_emulation() {
+    let (host, mut devices) = (1024 * total.expect("a number"), 0);
     assert_eq!(CudaContext::device_count(), Ok(8));
-    let context = CudaContext::new(3).expect("device 3");
-    for device in 0..8 {
-        let name = CudaContext::new(device).and_then(|context| context.name());
-        assert_eq!(name.as_deref(), Ok("libnccl CUDA emulation"), "device {device}");
-    }
     assert!(CudaContext::new(8).is_err());
-    let (free, total) = context.mem_get_info().expect("memory");
-    assert!(total > 0);
-    assert!(free <= total, "{free} of {total}");
+    for device in 0..8 {
+        let context = CudaContext::new(device).expect("a device");
+        assert_eq!(context.name().as_deref(), Ok("libnccl CUDA emulation"), "device {device}");
+        let (free, total) = context.mem_get_info().expect("memory");
+        assert!(free <= total, "{free} of {total}");
+        devices += total;
+    }
+    assert!((1..=host / 2).contains(&devices), "{devices} of {host}");
 }
 
 fn copy_to_a_device_and_back_returns_the_data() {
@@ -110,43 +98,16 @@ fn copy_to_a_device_and_back_returns_the_data() {
     }
 }
 
-fn copy_between_devices_returns_the_data() {
-    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
-    let data = (0..50_000).collect::<Vec<i64>>();
-    let from = one.new_stream().expect("a stream").clone_htod(&data).expect("a copy");
-    let stream = two.new_stream().expect("a stream");
-    let to = stream.clone_dtod(&from).expect("a copy between devices");
-    assert_eq!(stream.clone_dtoh(&to).expect("a copy back"), data);
-}
-
-fn zeroed_memory_is_zero() {
-    let stream = CudaContext::new(0).expect("device 0").default_stream();
-    let mut memory = stream.clone_htod(&[7_u16; 1001]).expect("a copy");
-    stream.memset_zeros(&mut memory.slice_mut(1..1000)).expect("zeros");
-    let back = stream.clone_dtoh(&memory).expect("a copy back");
-    assert_eq!((back[0], back[1], back[999], back[1000]), (7, 0, 0, 7));
-}
-
-fn memory_beyond_an_allocation_is_refused() {
-    let stream = CudaContext::new(0).expect("device 0").default_stream();
-    let memory = stream.alloc_zeros::<u8>(100).expect("memory");
-    let (address, _guard) = memory.device_ptr(&stream);
-    let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
-    // SAFETY: the copies have their data; refusing them is under test.
-    unsafe {
-        assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 100]), invalid);
-        assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 99]), Ok(()));
-        assert_eq!(result::memset_d8_sync(address, 1, 101), invalid);
-        assert_eq!(result::memset_d8_sync(0x1000, 1, 1), invalid);
-    }
-}
-
-fn freed_memory_is_refused() {
+fn memory_beyond_an_allocation_and_freed_memory_are_refused() {
     let _context = work::context(0);
     let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
-    // SAFETY: the second free is refused, which is under test.
+    let memory = work::allocate(100);
+    // SAFETY: the copies have their data; refusing them and the second free is under test.
     unsafe {
-        let memory = result::malloc_sync(100).expect("memory");
+        assert_eq!(result::memcpy_htod_sync(memory + 1, &[0_u8; 100]), invalid);
+        assert_eq!(result::memcpy_htod_sync(memory + 1, &[0_u8; 99]), Ok(()));
+        assert_eq!(result::memset_d8_sync(memory, 1, 101), invalid);
+        assert_eq!(result::memset_d8_sync(0x1000, 1, 1), invalid);
         assert_eq!(result::free_sync(memory + 1), invalid);
         assert_eq!(result::free_sync(memory), Ok(()));
         assert_eq!(result::free_sync(memory), invalid);
@@ -185,47 +146,22 @@ fn memory_of_a_new_allocation_is_zero() {
     }
 }
 
-fn pinned_memory_is_copied_asynchronously() {
-    let context = CudaContext::new(0).expect("device 0");
-    let stream = context.new_stream().expect("a stream");
-    // SAFETY: it is written before it is read.
-    let mut pinned = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
-    pinned.as_mut_slice().expect("the memory").fill(9);
-    let device = stream.clone_htod(&pinned).expect("a copy to the device");
-    // SAFETY: as above.
-    let mut back = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
-    stream.memcpy_dtoh(&device, &mut back).expect("a copy back");
-    assert!(back.as_slice().expect("the memory").iter().all(|&element| element == 9));
-}
-
 fn pointer_attributes_distinguish_device_host_and_unknown() {
-    use sys::CUpointer_attribute_enum as Attribute;
-    let context = CudaContext::new(2).expect("device 2");
-    let stream = context.default_stream();
-    let memory = stream.alloc_zeros::<u8>(100).expect("memory");
-    let (address, _guard) = memory.device_ptr(&stream);
+    use sys::CUpointer_attribute_enum::{
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE as TYPE,
+    };
+    let _context = work::context(2);
+    let address = work::allocate(100);
     let attribute = |code, address| {
         let mut value = 0_i32;
         // SAFETY: both attributes are an `int`.
         let result = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), code, address) };
         result.result().map(|()| value)
     };
-    assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address + 99), Ok(2));
-    assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), Ok(2));
+    assert_eq!([attribute(ORDINAL, address + 99), attribute(TYPE, address)], [Ok(2), Ok(2)]);
     let local = 0_u8;
-    assert!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw const local) as u64).is_err());
-    // SAFETY: it is freed once.
-    unsafe {
-        let pinned = result::malloc_host(10, 0).expect("pinned memory");
-        assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pinned as u64), Ok(1));
-        result::free_host(pinned).expect("a free");
-    }
-}
-
-fn unknown_functions_are_not_supported() {
-    let context = CudaContext::new(0).expect("device 0");
-    let _bound = context.bind_to_thread();
-    // SAFETY: nothing is read, as nothing is supported.
-    let error = unsafe { result::module::load_data(std::ptr::null()) }.map(|_| ());
-    assert_eq!(error, Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)));
+    assert!(attribute(TYPE, (&raw const local) as u64).is_err());
+    // SAFETY: it lives until the process ends.
+    let pinned = unsafe { result::malloc_host(10, 0) }.expect("pinned memory");
+    assert_eq!(attribute(TYPE, pinned as u64), Ok(1));
 }

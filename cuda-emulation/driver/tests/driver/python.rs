@@ -1,6 +1,6 @@
 //! The stacks of Python programs.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::process;
 
@@ -30,9 +30,7 @@ cuda.cuCtxSynchronize()
 
 pub(crate) fn run() -> Result<(), String> {
     let is_there = |release: &&str| {
-        let version =
-            Command::new(release).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        version.is_ok_and(|status| status.success())
+        Command::new(release).arg("--version").output().is_ok_and(|output| output.status.success())
     };
     let found: Vec<_> = RELEASES.into_iter().filter(is_there).collect();
     if found.is_empty() {
@@ -46,9 +44,8 @@ pub(crate) fn run() -> Result<(), String> {
             .env("LIBNCCL_CPU_STACKS", "1");
         let output = command.output().map_err(|error| error.to_string())?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        let frames =
-            errors.matches("\n        fill at <string>:14\n        <module> at <string>:17\n").count();
-        if frames != 2 || errors.contains("_PyEval_") {
+        let frames = "\n        fill at <string>:14\n        <module> at <string>:17\n";
+        if errors.matches(frames).count() != 2 || errors.contains("_PyEval_") {
             return Err(format!("{release}: {}\n{errors}", output.status));
         }
     }

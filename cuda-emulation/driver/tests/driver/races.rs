@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_void};
 use std::ptr;
-use std::sync::{Condvar, Mutex};
+use std::sync::Barrier;
 
 use cuda_common::{Access, AccessKind};
 use cudarc::driver::DriverError;
@@ -25,7 +25,6 @@ crate::tests! {
     waiting_free_of_pool_memory_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"]
     default_stream_against_a_nonblocking_stream_is_reported ["race in allocation", "cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"]
     event_recorded_too_early_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"]
-    wait_for_the_wrong_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"]
     pinned_memory_freed_under_a_copy_is_reported ["race in allocation", "cuMemcpyDtoHAsync_v2 on stream", "cuMemFreeHost by the host"]
     pinned_memory_refilled_on_another_stream_is_reported ["race in allocation", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]
     allocation_used_on_another_stream_is_reported ["race in allocation", "cuMemAllocAsync on stream", "cuMemsetD8Async"]
@@ -41,19 +40,8 @@ crate::tests! {
         " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
     ]
     operation_of_a_peer_without_an_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "send of rank 0 on stream"]
-    streams_ordered_by_an_event_are_not_reported
-    streams_ordered_by_the_host_are_not_reported
-    event_recorded_again_orders_work_up_to_the_last_record
-    successful_event_query_orders_later_work
-    blocking_streams_are_ordered_by_the_default_stream
-    host_function_that_signals_another_thread_orders_later_work
-    order_through_three_streams_is_not_reported
-    readers_of_the_same_bytes_are_not_reported
-    adjacent_bytes_are_not_reported
     interleaved_columns_are_not_reported
-    free_that_waits_is_not_reported
-    stream_ordered_memory_is_freed_in_stream_order
-    short_lived_streams_are_not_reported
+    ordered_work_is_not_reported
     streams_ordered_by_peers_are_not_reported
     race_is_a_sticky_error_if_enabled ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
     race_is_not_reported_if_disabled = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
@@ -106,11 +94,6 @@ fn allocate(stream: CUstream) -> CUdeviceptr {
     unsafe { result::malloc_async(stream, LENGTH) }.expect("memory")
 }
 
-fn synchronize(stream: CUstream) {
-    // SAFETY: see above.
-    unsafe { stream::synchronize(stream) }.expect("the end of the stream");
-}
-
 fn copy_back_before_the_work_is_done_is_reported() {
     let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
     fill(buffer, one);
@@ -152,15 +135,6 @@ fn event_recorded_too_early_is_reported() {
     let event = record(one);
     fill(from, one);
     wait(two, event);
-    copy(to, from, two);
-}
-
-fn wait_for_the_wrong_event_is_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let three = nonblocking();
-    fill(from, one);
-    let _right = record(one);
-    wait(two, record(three));
     copy(to, from, two);
 }
 
@@ -266,167 +240,75 @@ fn race_is_a_sticky_error_if_enabled() {
     assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
 }
 
-fn streams_ordered_by_an_event_are_not_reported() {
+/// In ways that random programs do not use.
+fn ordered_work_is_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    for _ in 0..10 {
-        fill(from, one);
-        wait(two, record(one));
-        copy(to, from, two);
-        wait(one, record(two));
-    }
-}
-
-fn streams_ordered_by_the_host_are_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    fill(from, one);
-    synchronize(one);
-    copy(to, from, two);
-    result::ctx::synchronize().expect("the end of everything");
-    fill(to, one);
-    // SAFETY: see above.
-    unsafe { event::synchronize(record(one)) }.expect("the event");
-    fill(to, two);
-}
-
-fn event_recorded_again_orders_work_up_to_the_last_record() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let event = record(one);
+    let (three, event) = (nonblocking(), record(one));
+    let end_all = || result::ctx::synchronize().expect("the end of everything");
+    // An event orders the work up to its last record, through any number of streams.
     fill(from, one);
     // SAFETY: see above.
     unsafe { event::record(event, one) }.expect("a record");
     wait(two, event);
-    copy(to, from, two);
-}
-
-fn successful_event_query_orders_later_work() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    wait(three, record(two));
+    copy(to, from, three);
+    end_all();
+    // The query of a stream whose work is done.
     fill(from, one);
-    let event = record(one);
     // SAFETY: see above.
-    while unsafe { event::query(event) }.is_err() {}
+    while unsafe { sys::cuStreamQuery(one) }.result().is_err() {}
     copy(to, from, two);
-    // SAFETY: see above.
-    while unsafe { sys::cuStreamQuery(two) }.result().is_err() {}
-    fill(to, one);
-}
-
-fn blocking_streams_are_ordered_by_the_default_stream() {
-    let Bench { buffers: [from, to], .. } = bench();
-    let [one, two] = [(); 2].map(|()| stream::create(StreamKind::Default).expect("a stream"));
-    fill(from, one);
-    fill(from, ptr::null_mut());
-    copy(to, from, two);
-    destroy(two);
-    fill(to, ptr::null_mut());
-    fill(to, ptr::without_provenance_mut(2));
-    fill(to, ptr::null_mut());
-}
-
-fn host_function_that_signals_another_thread_orders_later_work() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    end_all();
+    // A function of the program that signals another thread.
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     fill(from, one);
     call(one, move || sender.send(()).expect("a receiver"));
     receiver.recv().expect("a message");
     copy(to, from, two);
-    synchronize(one);
-}
-
-fn order_through_three_streams_is_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let three = nonblocking();
-    fill(from, one);
+    end_all();
+    // The default stream, and each thread's, with blocking streams.
+    let [blocking, destroyed] = [(); 2].map(|()| stream::create(StreamKind::Default).expect("a stream"));
+    fill(from, blocking);
+    fill(from, ptr::null_mut());
+    copy(to, from, destroyed);
+    destroy(destroyed);
+    fill(to, ptr::null_mut());
+    fill(to, ptr::without_provenance_mut(2));
+    fill(to, ptr::null_mut());
+    end_all();
+    // A free in stream order, and one that waits.
+    let buffer = allocate(one);
     wait(two, record(one));
-    wait(three, record(two));
-    copy(to, from, three);
-}
-
-fn readers_of_the_same_bytes_are_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let others = [(); 2].map(|()| memory());
-    fill(from, one);
-    synchronize(one);
-    copy(others[0], from, one);
-    copy(others[1], from, two);
-    copy(to, from, two);
-}
-
-fn adjacent_bytes_are_not_reported() {
-    let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
-    // SAFETY: see above.
-    unsafe {
-        result::memset_d8_async(buffer, 1, LENGTH / 2, one).expect("a memset");
-        result::memset_d8_async(buffer + LENGTH as u64 / 2, 1, LENGTH / 2, two).expect("a memset");
-    }
-}
-
-fn free_that_waits_is_not_reported() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(buffer, two);
+    wait(one, record(two));
+    // SAFETY: it is freed once, after its use.
+    unsafe { result::free_async(buffer, one) }.expect("a free");
     fill(from, one);
     fill(to, two);
     free(from);
     free(to);
 }
 
-fn stream_ordered_memory_is_freed_in_stream_order() {
-    let Bench { streams: [one, two], .. } = bench();
-    for _ in 0..20 {
-        // SAFETY: each is freed once, after its use.
-        unsafe {
-            let buffer = allocate(one);
-            wait(two, record(one));
-            fill(buffer, two);
-            wait(one, record(two));
-            result::free_async(buffer, one).expect("a free");
-        }
-    }
+unsafe extern "C" fn meet(message: *mut c_void) {
+    // SAFETY: the barrier is leaked.
+    unsafe { &*message.cast::<Barrier>() }.wait();
 }
 
-fn short_lived_streams_are_not_reported() {
-    let Bench { buffers: [buffer, _], .. } = bench();
-    for _ in 0..50 {
-        let fresh = nonblocking();
-        fill(buffer, fresh);
-        synchronize(fresh);
-        destroy(fresh);
-    }
-}
-
-/// A notification between two operations.
-#[derive(Default)]
-struct Message {
-    was_sent: Mutex<bool>,
-    sent: Condvar,
-}
-
-unsafe extern "C" fn send(message: *mut c_void) {
-    // SAFETY: the message is leaked.
-    let message = unsafe { &*message.cast::<Message>() };
-    *message.was_sent.lock().expect("no panic") = true;
-    message.sent.notify_all();
-}
-
-unsafe extern "C" fn receive(message: *mut c_void) {
-    // SAFETY: the message is leaked.
-    let message = unsafe { &*message.cast::<Message>() };
-    let mut was_sent = message.was_sent.lock().expect("no panic");
-    while !*was_sent {
-        was_sent = message.sent.wait(was_sent).expect("no panic");
-    }
-}
-
-fn enqueue_message(stream: CUstream, buffer: CUdeviceptr, is_sent: bool, message: &'static Message) {
-    let kind = if is_sent { AccessKind::Read } else { AccessKind::Write };
+/// Enqueues a send or a receive. Either waits for the other.
+fn enqueue_message(stream: CUstream, buffer: CUdeviceptr, is_sent: bool, message: &'static Barrier) {
+    let (kind, label) = if is_sent {
+        (AccessKind::Read, c"send of rank 0")
+    } else {
+        (AccessKind::Write, c"receive of rank 1")
+    };
     let access = Access { address: buffer, length: LENGTH, kind };
     let message = (&raw const *message).cast_mut().cast();
-    let (label, run): (_, cuda_common::Work) =
-        if is_sent { (c"send of rank 0", send) } else { (c"receive of rank 1", receive) };
-    extension::enqueue(stream, access, label, [Some(run), None], message).expect("an operation");
+    extension::enqueue(stream, access, label, [Some(meet), None], message).expect("an operation");
 }
 
 fn operation_of_a_peer_without_an_event_is_reported() {
     let Bench { streams: [one, two], buffers: [buffer, other] } = bench();
-    let message = Box::leak(Box::default());
+    let message = Box::leak(Box::new(Barrier::new(2)));
     fill(buffer, one);
     enqueue_message(two, buffer, true, message);
     enqueue_message(one, other, false, message);
@@ -437,7 +319,7 @@ fn streams_ordered_by_peers_are_not_reported() {
     let Bench { streams: [one, two], buffers: [shared, buffer] } = bench();
     let other = memory();
     for receive_first in [false, true] {
-        let message = Box::leak(Box::default());
+        let message = Box::leak(Box::new(Barrier::new(2)));
         let write_and_send = || {
             fill(shared, one);
             enqueue_message(one, buffer, true, message);

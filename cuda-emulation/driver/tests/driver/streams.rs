@@ -9,15 +9,11 @@ use cudarc::driver::{CudaContext, result, sys};
 use crate::work::{self, call, destroy, nonblocking};
 
 crate::tests! {
-    event_that_was_never_recorded_is_complete
-    event_query_returns_whether_its_work_is_done
-    wait_for_an_event_orders_two_streams
-    elapsed_time_is_measured_between_two_events
+    events_are_complete_after_their_work_and_measure_time
     host_functions_run_in_the_order_of_their_stream
     host_function_must_not_wait
     default_stream_waits_for_blocking_streams
     destroyed_stream_completes_its_work
-    event_is_refused_by_the_context_of_another_device
     context_retained_during_its_release_is_kept
 }
 
@@ -28,43 +24,14 @@ fn close(stream: sys::CUstream) -> impl FnOnce() {
     move || release.send(()).expect("a receiver")
 }
 
-fn event_that_was_never_recorded_is_complete() {
-    let context = CudaContext::new(0).expect("device 0");
-    let event = context.new_event(None).expect("an event");
-    assert_eq!(event.try_is_complete(), Ok(true));
-    event.synchronize().expect("no wait");
-    let stream = context.new_stream().expect("a stream");
-    stream.wait(&event).expect("no wait");
-    stream.synchronize().expect("no wait");
-}
-
-fn event_query_returns_whether_its_work_is_done() {
-    let context = CudaContext::new(0).expect("device 0");
-    let stream = context.new_stream().expect("a stream");
-    let open = close(stream.cu_stream());
-    let event = stream.record_event(None).expect("an event");
-    assert_eq!(event.try_is_complete(), Ok(false));
-    open();
-    event.synchronize().expect("the end of the work");
-    assert_eq!(event.try_is_complete(), Ok(true));
-}
-
-fn wait_for_an_event_orders_two_streams() {
-    let context = CudaContext::new(0).expect("device 0");
-    let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
-    let open = close(one.cu_stream());
-    let memory = one.clone_htod(&[5_u32; 100]).expect("a copy");
-    let copy = two.clone_dtod(&memory).expect("a copy");
-    let event = two.record_event(None).expect("an event");
-    assert_eq!(event.try_is_complete(), Ok(false), "the copy waits for the first stream");
-    open();
-    assert_eq!(two.clone_dtoh(&copy).expect("a copy back"), [5; 100]);
-}
-
-fn elapsed_time_is_measured_between_two_events() {
-    let context = CudaContext::new(0).expect("device 0");
+fn events_are_complete_after_their_work_and_measure_time() {
+    let (context, foreign) = (CudaContext::new(0).expect("a device"), CudaContext::new(1).expect("a device"));
     let stream = context.new_stream().expect("a stream");
     let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let never = context.new_event(None).expect("an event");
+    assert_eq!(never.try_is_complete(), Ok(true), "it was never recorded");
+    never.synchronize().expect("no wait");
+    stream.wait(&never).expect("no wait");
     let start = stream.record_event(timed).expect("an event");
     start.synchronize().expect("the start");
     std::thread::sleep(Duration::from_millis(20));
@@ -73,74 +40,68 @@ fn elapsed_time_is_measured_between_two_events() {
     assert!((20.0..5000.0).contains(&elapsed), "{elapsed} ms");
     let untimed = stream.record_event(None).expect("an event");
     assert!(start.elapsed_ms(&untimed).is_err());
+    // The stream of another device may wait for an event, but not record it.
+    let stream = foreign.new_stream().expect("a stream");
+    // SAFETY: both are alive.
+    let recorded = unsafe { result::event::record(never.cu_event(), stream.cu_stream()) };
+    assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
+    stream.wait(&end).expect("waiting is allowed");
 }
 
 fn host_functions_run_in_the_order_of_their_stream() {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let stream = CudaContext::new(0).expect("device 0").new_stream().expect("a stream");
     for number in 0..200 {
-        call(stream.cu_stream(), move || {
-            let next = NEXT.load(Ordering::SeqCst);
-            // Not in order: nothing can be unwound from here, but the last count shows it.
-            NEXT.store(if next == number { next + 1 } else { usize::MAX / 2 }, Ordering::SeqCst);
-        });
+        call(stream.cu_stream(), move || assert_eq!(NEXT.fetch_add(1, Ordering::SeqCst), number));
     }
     stream.synchronize().expect("the end");
     assert_eq!(NEXT.load(Ordering::SeqCst), 200);
 }
 
 fn host_function_must_not_wait() {
+    const PERMITTED: sys::CUresult = sys::CUresult::CUDA_SUCCESS;
+    const REFUSED: sys::CUresult = sys::CUresult::CUDA_ERROR_NOT_PERMITTED;
     let owner = work::context(0);
     let new_stream = owner.new_stream().expect("a stream");
-    let new_event = owner.new_event(None).expect("an event");
-    let (context, stream, event) = (owner.cu_ctx(), new_stream.cu_stream(), new_event.cu_event());
+    let (context, stream, event) = (owner.cu_ctx(), new_stream.cu_stream(), work::event());
+    let memory = work::allocate(1 << 20);
     // SAFETY: freed below.
-    let (memory, pinned) = unsafe {
-        (result::malloc_sync(1 << 20).expect("memory"), result::malloc_host(8, 0).expect("pinned memory"))
-    };
+    let pinned = unsafe { result::malloc_host(8, 0) }.expect("pinned memory");
     let (sender, receiver) = mpsc::channel();
     call(stream, move || {
         let large = vec![0_u8; 1 << 20];
-        let (mut other, mut host) = (0, 0_u64);
+        let (mut other, mut host, from) = (0, 0_u64, large.as_ptr().cast());
         // SAFETY: the handles and the memory are valid; the waits are under test.
         let results = unsafe {
             [
-                ("cuCtxSetCurrent", sys::cuCtxSetCurrent(context)),
-                ("cuMemsetD8Async", sys::cuMemsetD8Async(memory, 1, 8, stream)),
-                ("cuEventRecord", sys::cuEventRecord(event, stream)),
-                ("cuStreamQuery", sys::cuStreamQuery(stream)),
-                ("cuCtxSynchronize", sys::cuCtxSynchronize()),
-                ("cuStreamSynchronize", sys::cuStreamSynchronize(stream)),
-                ("cuEventSynchronize", sys::cuEventSynchronize(event)),
-                ("cuMemAlloc", sys::cuMemAlloc_v2(&raw mut other, 8)),
-                ("cuMemFree", sys::cuMemFree_v2(memory)),
-                ("cuMemFreeHost", sys::cuMemFreeHost(pinned)),
-                ("cuMemcpyDtoH", sys::cuMemcpyDtoH_v2((&raw mut host).cast(), memory, 8)),
-                (
-                    "cuMemcpyHtoDAsync",
-                    sys::cuMemcpyHtoDAsync_v2(memory, large.as_ptr().cast(), large.len(), stream),
-                ),
-                ("cuMemsetD8", sys::cuMemsetD8_v2(pinned as u64, 1, 8)),
-                ("cuMemcpyPeer", sys::cuMemcpyPeer(memory, context, memory, context, 8)),
-                ("cuDevicePrimaryCtxRelease", sys::cuDevicePrimaryCtxRelease_v2(0)),
-                ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0)),
+                ("cuCtxSetCurrent", sys::cuCtxSetCurrent(context), PERMITTED),
+                ("cuMemsetD8Async", sys::cuMemsetD8Async(memory, 1, 8, stream), PERMITTED),
+                ("cuEventRecord", sys::cuEventRecord(event, stream), PERMITTED),
+                ("cuStreamQuery", sys::cuStreamQuery(stream), REFUSED),
+                ("cuCtxSynchronize", sys::cuCtxSynchronize(), REFUSED),
+                ("cuStreamSynchronize", sys::cuStreamSynchronize(stream), REFUSED),
+                ("cuEventSynchronize", sys::cuEventSynchronize(event), REFUSED),
+                ("cuMemAlloc", sys::cuMemAlloc_v2(&raw mut other, 8), REFUSED),
+                ("cuMemFree", sys::cuMemFree_v2(memory), REFUSED),
+                ("cuMemFreeHost", sys::cuMemFreeHost(pinned), REFUSED),
+                ("cuMemcpyDtoH", sys::cuMemcpyDtoH_v2((&raw mut host).cast(), memory, 8), REFUSED),
+                ("cuMemcpyHtoDAsync", sys::cuMemcpyHtoDAsync_v2(memory, from, large.len(), stream), REFUSED),
+                ("cuMemsetD8", sys::cuMemsetD8_v2(pinned as u64, 1, 8), REFUSED),
+                ("cuMemcpyPeer", sys::cuMemcpyPeer(memory, context, memory, context, 8), REFUSED),
+                ("cuDevicePrimaryCtxRelease", sys::cuDevicePrimaryCtxRelease_v2(0), REFUSED),
+                ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0), REFUSED),
             ]
         };
         sender.send(results).expect("a receiver");
     });
     new_stream.synchronize().expect("the end");
-    let results = receiver.recv().expect("the results");
-    let (allowed, others) = results.split_at(3);
-    assert!(allowed.iter().all(|(_, code)| *code == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
-    for (function, code) in others {
-        assert_eq!(*code, sys::CUresult::CUDA_ERROR_NOT_PERMITTED, "{function}");
+    for (function, code, expected) in receiver.recv().expect("the results") {
+        assert_eq!(code, expected, "{function}");
     }
     // Other threads may wait.
+    work::free(memory);
     // SAFETY: freed once.
-    unsafe {
-        result::free_sync(memory).expect("a free");
-        result::free_host(pinned).expect("a free");
-    }
+    unsafe { result::free_host(pinned) }.expect("a free");
 }
 
 fn default_stream_waits_for_blocking_streams() {
@@ -157,23 +118,12 @@ fn default_stream_waits_for_blocking_streams() {
 
 fn destroyed_stream_completes_its_work() {
     let context = CudaContext::new(0).expect("device 0");
-    let (open, event) = {
-        let stream = context.new_stream().expect("a stream");
-        (close(stream.cu_stream()), stream.record_event(None).expect("an event"))
-    };
+    let stream = context.new_stream().expect("a stream");
+    let (open, event) = (close(stream.cu_stream()), stream.record_event(None).expect("an event"));
+    drop(stream);
     assert_eq!(event.try_is_complete(), Ok(false));
     open();
     event.synchronize().expect("the end of the work");
-}
-
-fn event_is_refused_by_the_context_of_another_device() {
-    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
-    let event = one.new_event(None).expect("an event");
-    let stream = two.new_stream().expect("a stream");
-    // SAFETY: both are alive.
-    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
-    assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
-    stream.wait(&event).expect("waiting is allowed");
 }
 
 fn context_retained_during_its_release_is_kept() {

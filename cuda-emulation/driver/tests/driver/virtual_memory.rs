@@ -16,11 +16,10 @@ use crate::work::{context, nonblocking};
 
 crate::tests! {
     copy_across_mapped_memory_returns_the_data
-    memory_mapped_at_two_addresses_is_the_same
     unmapped_memory_is_refused_and_can_be_mapped_again
     invalid_virtual_memory_calls_are_refused
     attributes_of_mapped_memory_describe_its_part
-    memory_of_a_file_descriptor_is_the_same
+    memory_mapped_at_two_addresses_is_the_same
     free_memory_is_restored_after_release_and_unmap
     unordered_work_on_adjacent_mapped_memory_is_not_reported
     race_in_the_second_part_of_mapped_memory_is_reported [
@@ -45,17 +44,15 @@ crate::tests! {
 pub(crate) const PART: usize = 2 << 20;
 
 fn properties(device: i32) -> sys::CUmemAllocationProp {
-    // SAFETY: zero is a value of all its fields but the type, which is set.
-    let mut properties: sys::CUmemAllocationProp = unsafe {
-        let mut properties = std::mem::MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
-        (&raw mut (*properties.as_mut_ptr()).requestedHandleTypes)
-            .write(HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-        (&raw mut (*properties.as_mut_ptr()).type_)
-            .write(sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED);
+    let mut properties = std::mem::MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
+    let place = properties.as_mut_ptr();
+    // SAFETY: zero is a value of all fields but three, which are set.
+    unsafe {
+        (&raw mut (*place).requestedHandleTypes).write(HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        (&raw mut (*place).type_).write(sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED);
+        (&raw mut (*place).location).write(location(device));
         properties.assume_init()
-    };
-    properties.location = location(device);
-    properties
+    }
 }
 
 fn location(id: i32) -> sys::CUmemLocation {
@@ -103,15 +100,6 @@ pub(crate) fn mapped(device: i32, parts: usize) -> u64 {
     address
 }
 
-/// Maps the same memory of device 0 at two addresses side by side.
-fn mapped_twice() -> u64 {
-    let (address, handle) = (reserve(2 * PART), create(0, PART));
-    map(address, handle);
-    map(address + PART as u64, handle);
-    assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
-    address
-}
-
 fn copy_across_mapped_memory_returns_the_data() {
     let _context = context(0);
     let address = mapped(0, 3);
@@ -132,22 +120,6 @@ fn copy_across_mapped_memory_returns_the_data() {
         assert_eq!(beyond, Err(result::DriverError(INVALID_VALUE)));
         assert_eq!(sys::cuMemFree_v2(address), INVALID_VALUE);
     }
-}
-
-fn memory_mapped_at_two_addresses_is_the_same() {
-    let _context = context(0);
-    let address = mapped_twice();
-    let mut back = [0_u8; 4];
-    // SAFETY: the memory is as long, and nothing else uses it.
-    unsafe {
-        result::memset_d8_sync(address + 8, 7, 3).expect("a fill");
-        result::memcpy_dtoh_sync(&mut back, address + PART as u64 + 8).expect("a copy back");
-        assert_eq!(back, [7, 7, 7, 0]);
-        // One mapping can be removed.
-        assert_eq!(sys::cuMemUnmap(address, PART), SUCCESS);
-        result::memcpy_dtoh_sync(&mut back, address + PART as u64 + 8).expect("a copy back");
-    }
-    assert_eq!(back, [7, 7, 7, 0]);
 }
 
 fn unmapped_memory_is_refused_and_can_be_mapped_again() {
@@ -262,16 +234,12 @@ fn invalid_virtual_memory_calls_are_refused() {
     for (what, found, expected) in calls {
         assert_eq!(found, expected, "{what}");
     }
-    assert_eq!(unmap_half_of_two_parts(free, handle), [INVALID_VALUE, INVALID_VALUE, SUCCESS]);
-}
-
-/// Maps memory of two parts in one call, and unmaps it in halves and as a whole.
-fn unmap_half_of_two_parts(address: u64, handle: u64) -> [sys::CUresult; 3] {
+    // Memory of two parts that was mapped in one call is unmapped as a whole.
     // SAFETY: numbers.
     unsafe {
-        assert_eq!(sys::cuMemMap(address, 2 * PART, 0, handle, 0), SUCCESS);
-        [(address, PART), (address + PART as u64, PART), (address, 2 * PART)]
-            .map(|(address, length)| sys::cuMemUnmap(address, length))
+        assert_eq!(sys::cuMemMap(free, 2 * PART, 0, handle, 0), SUCCESS);
+        let halves = [free, free + PART as u64].map(|address| sys::cuMemUnmap(address, PART));
+        assert_eq!((halves, sys::cuMemUnmap(free, 2 * PART)), ([INVALID_VALUE; 2], SUCCESS));
     }
 }
 
@@ -327,9 +295,10 @@ fn attributes_of_mapped_memory_describe_its_part() {
     assert_eq!(found.requestedHandleTypes, HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-fn memory_of_a_file_descriptor_is_the_same() {
+/// Memory is mapped at two addresses: by its handle, and by the handle of a file descriptor of it.
+fn memory_mapped_at_two_addresses_is_the_same() {
     let context = context(0);
-    let (address, handle) = (reserve(2 * PART), create(0, PART));
+    let (address, handle) = (reserve(3 * PART), create(0, PART));
     let (free, _) = context.mem_get_info().expect("memory");
     let (mut file, mut imported) = (-1, 0);
     let kind = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -342,13 +311,17 @@ fn memory_of_a_file_descriptor_is_the_same() {
         let number = file.as_raw_fd() as usize as *mut c_void;
         assert_eq!(sys::cuMemImportFromShareableHandle(&raw mut imported, number, kind), SUCCESS);
         drop(file);
-        map(address, handle);
-        map(address + PART as u64, imported);
-        assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
+        let addresses = [0, 1, 2].map(|part| address + (part * PART) as u64);
+        addresses.iter().zip([handle, handle, imported]).for_each(|(address, handle)| map(*address, handle));
+        assert_eq!(set_access(address, 3 * PART, 0, READ_WRITE), SUCCESS);
         result::memset_d8_sync(address + 8, 7, 3).expect("a fill");
-        result::memcpy_dtoh_sync(&mut back, address + PART as u64 + 8).expect("a copy back");
+        // A mapping can be removed.
+        assert_eq!(sys::cuMemUnmap(address, PART), SUCCESS);
+        for other in &addresses[1..] {
+            result::memcpy_dtoh_sync(&mut back, other + 8).expect("a copy back");
+            assert_eq!(back, [7, 7, 7, 0]);
+        }
     }
-    assert_eq!(back, [7, 7, 7, 0]);
     assert_eq!(context.mem_get_info().expect("memory").0, free, "it is there once");
 }
 
@@ -407,7 +380,10 @@ fn race_in_the_second_part_of_mapped_memory_is_reported() {
 fn race_at_two_addresses_of_the_same_memory_is_reported() {
     let _context = context(0);
     let (one, two) = (nonblocking(), nonblocking());
-    let address = mapped_twice();
+    let (address, handle) = (reserve(2 * PART), create(0, PART));
+    map(address, handle);
+    map(address + PART as u64, handle);
+    assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
     // SAFETY: the memory is as long; the missing order of the work is under test.
     unsafe {
         sys::cuMemsetD8Async(address, 1, 100, one).result().expect("a fill");
@@ -439,9 +415,7 @@ fn fault(device: usize, address: u64) {
 fn use_before_access_is_set_is_a_fault() {
     let _context = context(0);
     let address = reserve(2 * PART);
-    for part in 0..2 {
-        map(address + (part * PART) as u64, create(0, PART));
-    }
+    [address, address + PART as u64].iter().for_each(|part| map(*part, create(0, PART)));
     assert_eq!(set_access(address, PART, 0, READ_WRITE), SUCCESS);
     fault(0, address);
 }
@@ -452,12 +426,10 @@ fn use_by_a_device_without_access_is_a_fault() {
 }
 
 fn write_to_read_only_memory_is_a_fault() {
+    const READ: sys::CUmemAccess_flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
     let _context = context(0);
     let address = mapped(0, 2);
-    assert_eq!(
-        set_access(address, 2 * PART, 0, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ),
-        SUCCESS
-    );
+    assert_eq!(set_access(address, 2 * PART, 0, READ), SUCCESS);
     let mut back = [0_u8; 4];
     // SAFETY: the memory is as long.
     unsafe { result::memcpy_dtoh_sync(&mut back, address).expect("it may be read") };

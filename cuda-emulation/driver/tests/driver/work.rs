@@ -2,6 +2,9 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::result::{self, DriverError, event, stream};
@@ -89,4 +92,14 @@ pub(crate) fn call(stream: CUstream, function: impl Fn() + 'static) {
     let function: Box<Box<dyn Fn()>> = Box::new(Box::new(function));
     // SAFETY: each test passes a function that any thread may call.
     unsafe { stream::launch_host_function(stream, run, Box::into_raw(function).cast()) }.expect("a function");
+}
+
+/// Requires a counter to reach a number, and not exceed it.
+pub(crate) fn require(counter: &AtomicUsize, expected: usize) {
+    let start = Instant::now();
+    while counter.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(counter.load(Ordering::SeqCst), expected);
 }

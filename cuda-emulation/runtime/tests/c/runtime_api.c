@@ -1,4 +1,4 @@
-/* The runtime API without NCCL: devices, memory, copies, streams, events, functions of the host, and errors. */
+/* The runtime API without NCCL: devices, memory, copies, streams, events, graphs, functions of the host, and errors. */
 
 #include "cuda_check.h"
 #include "gate.h"
@@ -357,6 +357,69 @@ static void streams(void) {
     CUDA(cudaFreeHost(back));
 }
 
+static void require_capture(cudaStream_t stream, enum cudaStreamCaptureStatus expected, size_t nodes, cudaGraph_t *graph) {
+    enum cudaStreamCaptureStatus status, same;
+    unsigned long long id = 0;
+    const cudaGraphNode_t *last = NULL;
+    size_t count = 0;
+    *graph = NULL;
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData *edges = NULL;
+    CUDA(cudaStreamGetCaptureInfo(stream, &status, &id, graph, &last, &edges, &count));
+#else
+    CUDA(cudaStreamGetCaptureInfo_v2(stream, &status, &id, graph, &last, &count));
+#endif
+    CUDA(cudaStreamIsCapturing(stream, &same));
+    REQUIRE_EQUAL(expected, status);
+    REQUIRE_EQUAL(expected, same);
+    REQUIRE_EQUAL(nodes, count);
+    REQUIRE((id != 0) == (expected != cudaStreamCaptureStatusNone));
+    REQUIRE((*graph != NULL) == (expected == cudaStreamCaptureStatusActive));
+}
+
+/* Destroys a user object: sets an int, on a thread of CUDA's. */
+static void CUDART_CB destroy(void *is_destroyed) {
+    __atomic_store_n((int *)is_destroyed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void graphs(void) {
+    cudaStream_t stream = NULL;
+    cudaGraph_t graph = NULL, same = NULL;
+    cudaGraphExec_t executable = NULL;
+    cudaUserObject_t object;
+    int32_t *device = NULL, back = 0;
+    int is_destroyed = 0;
+    CUDA(cudaStreamCreate(&stream));
+    CUDA(cudaMalloc((void **)&device, BYTES));
+    require_capture(stream, cudaStreamCaptureStatusNone, 0, &graph);
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA(cudaMemsetAsync(device, 0x11, BYTES, stream));
+    require_capture(stream, cudaStreamCaptureStatusActive, 1, &graph);
+    CUDA(cudaStreamEndCapture(stream, &same));
+    REQUIRE(same == graph);
+    CUDA_FAILS(cudaErrorInvalidValue, cudaUserObjectCreate(&object, &is_destroyed, destroy, 1, 0));
+    CUDA(cudaUserObjectCreate(&object, &is_destroyed, destroy, 2, cudaUserObjectNoDestructorSync));
+    CUDA(cudaUserObjectRetain(object, 1));
+    CUDA(cudaUserObjectRelease(object, 2));
+    CUDA(cudaGraphRetainUserObject(graph, object, 1, 0));
+    CUDA(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+    CUDA(cudaGraphReleaseUserObject(graph, object, 1));
+    CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaGraphUpload(executable, stream));
+    CUDA(cudaGraphLaunch(executable, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    TO_HOST(&back, device, 1);
+    REQUIRE_EQUAL(0x11111111, back);
+
+    REQUIRE(!__atomic_load_n(&is_destroyed, __ATOMIC_SEQ_CST));
+    CUDA(cudaGraphExecDestroy(executable));
+    while (!__atomic_load_n(&is_destroyed, __ATOMIC_SEQ_CST))
+        sched_yield();
+    CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaFree(device));
+}
+
 static void not_supported(void) {
     struct cudaFuncAttributes attributes;
     CUDA_FAILS(cudaErrorNotSupported, cudaFuncGetAttributes(&attributes, (const void *)not_supported));
@@ -388,6 +451,7 @@ int main(void) {
     peers();
     kinds_of_memory();
     streams();
+    graphs();
     not_supported();
     reset();
     CUDA(cudaGetLastError());
