@@ -5,8 +5,7 @@ use libnccl::buffer::MemorySpace;
 use libnccl::error::ResultCode;
 use libnccl::sys::device::{
     DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t,
-    ncclDevResourceRequirements_t, ncclGinBarrierHandle_t, ncclLLA2AHandle_t, ncclLsaBarrierHandle_t,
-    ncclTeam_t,
+    ncclDevResourceRequirements_t, ncclLsaBarrierHandle_t, ncclTeam_t,
 };
 use libnccl::{Backend, Nccl, sys};
 
@@ -70,66 +69,28 @@ fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
     }
 }
 
-/// The CPU backend refuses these functions, which only kernels need.
+/// The CPU backend refuses this function, which only kernels need.
 fn requirements_match_nccl(nccl: &Nccl) {
     let space = nccl.parameters().and_then(|parameters| parameters.get::<String>("LIBNCCL_MEMORY_SPACE"));
     if matches!(space, Ok(Some(_))) {
         return;
     }
-    let functions = nccl.as_raw_device();
-    let none = ncclDevResourceRequirements_t::default();
-    let team = |ranks| ncclTeam_t { nRanks: ranks, rank: 0, stride: 1 };
-    let check = |code, made, expected: ncclDevResourceRequirements_t, what: &str| {
-        assert_eq!((code, made), (ResultCode::SUCCESS.as_raw(), expected), "{what}");
-    };
-    if let Some(slots) = functions.ncclLLA2ACalcSlots {
-        for (elements, bytes, expected) in
-            [(16, 4, 16), (7, 8, 7), (7, 9, 14), (17, 24, 51), (0, 8, 0), (9, 0, 0), (9, -8, 0), (-1, 17, -3)]
-        {
-            // SAFETY: takes and returns numbers.
-            assert_eq!(unsafe { slots(elements, bytes) }, expected, "{elements} of {bytes} bytes");
-        }
-    }
-    if let Some(create) = functions.ncclLsaBarrierCreateRequirement {
-        for (ranks, barriers, bytes) in [(1, 1, 16), (3, 13, 312), (8, 39, 1716), (3, 0, 0)] {
-            let (mut handle, mut made) = (ncclLsaBarrierHandle_t::default(), none);
-            // SAFETY: writes to the two structs.
-            let code = unsafe { create(team(ranks), barriers, &raw mut handle, &raw mut made) };
-            let offset = &raw mut handle.bufHandle;
-            let buffer = ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 4, ..none };
-            check(
-                code,
-                made,
-                ncclDevResourceRequirements_t { outBufferHandle: offset, ..buffer },
-                "barriers",
-            );
-            assert_eq!(handle.nBarriers, barriers);
-        }
-    }
-    if let Some(create) = functions.ncclLLA2ACreateRequirement {
-        for (blocks, slots, bytes) in [(1, 13, 432), (3, 26, 2544), (2, 0, 32), (0, 5, 0)] {
-            let (mut handle, mut made) = (ncclLLA2AHandle_t::default(), none);
-            // SAFETY: writes to the two structs.
-            let code = unsafe { create(blocks, slots, &raw mut handle, &raw mut made) };
-            let offset = &raw mut handle.bufHandle;
-            let buffer = ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 16, ..none };
-            check(code, made, ncclDevResourceRequirements_t { outBufferHandle: offset, ..buffer }, "slots");
-            assert_eq!(handle.nSlots, slots as u32);
-        }
-    }
-    // Earlier versions need a buffer.
-    if nccl.version().code() >= sys::device::LAYOUT_SINCE
-        && let Some(create) = functions.ncclGinBarrierCreateRequirement
-    {
-        for (ranks, barriers, signals) in [(1, 1, 1), (4, 13, 52), (7, 39, 273), (7, 0, 0)] {
-            let (mut handle, mut made) = (ncclGinBarrierHandle_t::default(), none);
-            let null = std::ptr::null_mut();
-            // SAFETY: writes to the two structs, and ignores the communicator.
-            let code = unsafe { create(null, team(ranks), barriers, &raw mut handle, &raw mut made) };
-            let first = &raw mut handle.signal0;
-            let expected =
-                ncclDevResourceRequirements_t { ginSignalCount: signals, outGinSignalStart: first, ..none };
-            check(code, made, expected, "signals");
-        }
+    let Some(create) = nccl.as_raw_device().ncclLsaBarrierCreateRequirement else { return };
+    for (ranks, barriers, bytes) in [(1, 1, 16), (3, 13, 312), (8, 39, 1716), (3, 0, 0)] {
+        let (mut handle, none) =
+            (ncclLsaBarrierHandle_t::default(), ncclDevResourceRequirements_t::default());
+        let mut made = none;
+        let team = ncclTeam_t { nRanks: ranks, rank: 0, stride: 1 };
+        // SAFETY: writes to the two structs.
+        let code = unsafe { create(team, barriers, &raw mut handle, &raw mut made) };
+        let handle_place = &raw mut handle.bufHandle;
+        let expected = ncclDevResourceRequirements_t {
+            bufferSize: bytes,
+            bufferAlign: 4,
+            outBufferHandle: handle_place,
+            ..none
+        };
+        assert_eq!((code, made), (ResultCode::SUCCESS.as_raw(), expected), "{barriers} barriers");
+        assert_eq!(handle.nBarriers, barriers);
     }
 }

@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use libnccl::buffer::MemorySpace;
-use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp};
 
 use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
+    one_thread_drives_all_ranks_in_a_group,
     methods_while_group_is_open_are_invalid_usage,
-    failed_closure_starts_nothing_and_fails_members,
     group_of_another_library_is_an_error,
     error_from_a_try_group_closure_cancels_the_group,
     abort_of_any_member_ends_a_group,
@@ -22,21 +21,25 @@ cases! {
     group_is_cancelled_if_other_code_starts_one_inside,
 }
 
-fn assert_failed(comm: &Communicator) {
-    let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
-    );
-    assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
-    // Recovery still works.
-    let others = [1 - comm.rank()];
-    let refused = comm.shrink(&others, ShrinkMode::Default).init().unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
-    comm.revoke().unwrap();
-    let shrunk = comm.shrink(&others, ShrinkMode::Abort).init().unwrap();
-    assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
-    super::common::assert_works(&shrunk);
+fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 3);
+    let mut sums = [1_f32, 2.0, 3.0].map(|value| vec![value; 50_000]);
+    let (mut gathered, mut exchanged) = ([[0_u32; 3]; 3], [[0_i32; 3]; 3]);
+    let (parts, sends) = ([[10_u32], [11], [12]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]]);
+    nccl.group(|g| {
+        for (comm, sum) in comms.iter().zip(&mut sums) {
+            // An inner group that started its operation would wait for the other ranks forever.
+            g.group(|g| comm.all_reduce_in_place(sum, ReduceOp::Sum, g.stream(STREAM)))?;
+        }
+        for (comm, (all, recv)) in comms.iter().zip(gathered.iter_mut().zip(&mut exchanged)) {
+            comm.all_gather(&parts[comm.rank()], all, g.stream(STREAM))?;
+            comm.all_to_all(&sends[comm.rank()], recv, g.stream(STREAM))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(sums.iter().flatten().all(|sum| *sum == 6.0));
+    assert_eq!((gathered, exchanged), ([[10, 11, 12]; 3], [[0, 3, 6], [1, 4, 7], [2, 5, 8]]));
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
@@ -68,29 +71,6 @@ fn methods_while_group_is_open_are_invalid_usage(nccl: &Nccl) {
 
 fn of_another_thread(nccl: &Nccl) -> Communicator {
     std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
-}
-
-/// Rank 1's operation is never queued: if the group were started, it would wait forever.
-fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [[5_i32], [7]];
-    let [first, second] = &mut buffers;
-    let error = nccl
-        .group(|g| -> Result<()> {
-            comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-            comms[1].broadcast_in_place(second, 9, g.stream(STREAM))
-        })
-        .unwrap_err();
-    assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");
-    assert_eq!(buffers, [[5], [7]]);
-    assert_failed(&comms[0]);
-    let refused = nccl.group(|g| comms[0].send(&[1_u8; 0], 0, g.stream(STREAM))).unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "send", .. }), "{refused}");
-    let [first, second] = comms.try_into().expect("two communicators");
-    first.destroy().unwrap();
-    // Its peer has revoked the communicator.
-    assert_eq!(second.destroy().unwrap_err().code(), Some(ResultCode::REMOTE_ERROR));
-    assert_works(nccl, &of_one_thread(nccl, 2));
 }
 
 fn group_of_another_library_is_an_error(nccl: &Nccl) {
@@ -144,7 +124,11 @@ fn error_from_a_try_group_closure_cancels_the_group(nccl: &Nccl) {
     });
     assert_eq!(stopped, Err(Own::Stop));
     assert_eq!(buffer, [1]);
-    assert_failed(&comms[0]);
+    let refused = comms[0].all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
+    );
 }
 
 /// Starts an operation of rank 0 of both, which no other rank joins, as a group in this order.

@@ -1,7 +1,6 @@
 //! The cases, and which of them run with an implementation.
 
 mod arguments;
-mod collectives;
 mod common;
 mod device;
 mod element_types;
@@ -9,11 +8,8 @@ mod groups;
 mod lifecycle;
 mod no_communicator;
 mod nonblocking;
-mod one_sided;
-mod options;
 mod parameters;
 mod recovery;
-mod vector_collectives;
 
 use std::path::Path;
 
@@ -25,17 +21,13 @@ use common::Case;
 /// The cases that need communicators of host memory.
 const ON_HOST_MEMORY: &[&[Case]] = &[
     arguments::CASES,
-    collectives::CASES,
     #[cfg(feature = "device-api")]
     device::ON_HOST_MEMORY,
     element_types::CASES,
     groups::CASES,
     lifecycle::CASES,
     nonblocking::CASES,
-    one_sided::CASES,
-    options::CASES,
     recovery::CASES,
-    vector_collectives::CASES,
 ];
 
 /// The cases that run with an implementation: all if it works on host memory, otherwise those that need no

@@ -8,7 +8,6 @@ use super::common::cases;
 cases! {
     version_matches_ncclgetversion,
     functions_present_match_their_version,
-    unique_ids_differ_and_round_trip,
     empty_group_returns_the_closures_result,
     group_inside_group_by_nccl_is_invalid_usage,
     panic_in_group_closes_the_group,
@@ -51,15 +50,6 @@ fn functions_present_match_their_version(nccl: &Nccl) {
     }
     let unknown = nccl.require("ncclFrobnicate").unwrap_err().to_string();
     assert_eq!(unknown, format!("require: nccl.h of {} has no ncclFrobnicate", Version::HEADER));
-}
-
-// Regression: ferrotorch cannot make an id from its bytes.
-// Regression: cubecl, candle and mistral.rs exchange ids manually.
-fn unique_ids_differ_and_round_trip(nccl: &Nccl) {
-    let (one, other) = (nccl.unique_id().unwrap(), nccl.unique_id().unwrap());
-    assert_ne!(one, other);
-    assert_eq!(one.to_string().parse(), Ok(one));
-    assert_eq!(UniqueId::from_bytes(*one.as_bytes()), one);
 }
 
 fn empty_group_returns_the_closures_result(nccl: &Nccl) {
@@ -106,7 +96,6 @@ fn invalid_size_or_rank_is_an_error_before_nccl(nccl: &Nccl) {
         nccl.init_all(&[]).unwrap_err().to_string(),
         "init_all: no devices; expected one for each rank"
     );
-    assert_eq!(nccl.init_all(&[0, -3]).unwrap_err().to_string(), "init_all: device -3 is negative");
     let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
     assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
 }

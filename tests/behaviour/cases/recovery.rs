@@ -13,7 +13,6 @@ use super::common::{
 };
 
 cases! {
-    split_orders_ranks_by_color_and_key,
     shrink_after_lost_rank_works,
     grow_adds_new_ranks,
     grow_id_is_used_once,
@@ -48,30 +47,6 @@ fn use_up(child: Communicator, size: usize, rank: usize) {
     assert_eq!((child.size(), child.rank()), (size, rank));
     assert_works(&child);
     child.destroy().unwrap();
-}
-
-fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
-    for config in configs() {
-        on_threads_with(nccl, 4, &config, |comm| {
-            let (rank, size) = (comm.rank(), comm.size());
-            // One color, with keys in reverse.
-            let child = comm.split(Some(3), -(rank as i32)).init().unwrap().expect("a child");
-            use_up(child, size, size - 1 - rank);
-            // Two colors; equal keys are ordered by rank.
-            let child = comm.split(Some(rank as u32 % 2), 7).init().unwrap().expect("a child");
-            use_up(child, 2, rank / 2);
-            // As many colors as ranks.
-            use_up(comm.split(Some(rank as u32), 0).init().unwrap().expect("a child"), 1, 0);
-            // Rank 0 has no color.
-            let child = comm.split((rank != 0).then_some(0), 0).init().unwrap();
-            assert_eq!(child.is_none(), rank == 0);
-            child.into_iter().for_each(|child| use_up(child, 3, rank - 1));
-            // No rank has a color.
-            assert!(comm.split(None, 0).init().unwrap().is_none());
-            assert_works(&comm);
-            comm.destroy().unwrap();
-        });
-    }
 }
 
 fn shrink_after_lost_rank_works(nccl: &Nccl) {
