@@ -104,49 +104,93 @@ fn observer_is_notified_of_operations_groups_and_the_lifetime_of_a_communicator(
     assert_eq!(diary.take(), expected);
 }
 
+/// Records the values of each call.
+#[derive(Default)]
+struct Values(Mutex<Vec<String>>);
+
+impl Observer for Values {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        let ends = match (start.peer(), start.source()) {
+            (None, None) => String::new(),
+            (peer, source) => format!(", peer {peer:?}, source {source:?}"),
+        };
+        self.0.lock().unwrap().push(format!(
+            "{} of {:?} sends {} ({} bytes), receives {} ({} bytes){ends}",
+            start.operation().name,
+            start.data_type(),
+            start.sent(),
+            start.bytes_sent(),
+            start.received(),
+            start.bytes_received(),
+        ));
+    }
+}
+
+/// Of buffers that are longer than the sum of the counts, the length counts.
 #[test]
 fn observer_is_notified_of_the_values_of_a_call() {
-    #[derive(Default)]
-    struct Values(Mutex<Vec<String>>);
-    impl Observer for Values {
-        fn on_start(&self, start: &OperationStart<'_>) {
-            let site = start.site().map(|site| (site.file().to_owned(), site.line()));
-            self.0.lock().unwrap().push(format!(
-                "{} {:?} sent {} ({} bytes) received {} ({} bytes) peer {:?} source {:?} at {:?}",
-                start.operation().name,
-                start.data_type(),
-                start.sent(),
-                start.bytes_sent(),
-                start.received(),
-                start.bytes_received(),
-                start.peer(),
-                start.source(),
-                site
-            ));
-        }
-    }
     let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
-    let comm = alone(&nccl, &Config::new().rma_eager_init(true).observer(values.clone()));
-    let mut received = [0.0; 2];
+    let config = Config::new().rma_eager_init(true).observer(values.clone());
+    let comm = alone(&nccl, &config);
+    let (two, mut five) = ([1_i32; 2], [0_i32; 5]);
     comm.signal(0, Signal::default(), STREAM).unwrap();
-    comm.send_recv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
-    comm.reduce(&[1.0; 2], &mut received, ReduceOp::Sum, 0, STREAM).unwrap();
-    let line = line!() - 1;
+    comm.reduce(&[1.0; 2], &mut [0.0; 2], ReduceOp::Sum, 0, STREAM).unwrap();
+    comm.all_gather_v(&two, &mut five, &[2], STREAM).unwrap();
+    comm.reduce_scatter_v(&five, &mut [0_i32; 2], &[2], ReduceOp::Sum, STREAM).unwrap();
+    comm.all_to_all_v(&two, &mut five, &[1], &[1], STREAM).unwrap();
+    comm.gather_v(&two, &mut five, &[2], 0, STREAM).unwrap();
+    comm.scatter_v(&five, &mut [0_i32; 2], &[2], 0, STREAM).unwrap();
+    let (comms, mut buffers) = (init_in_group(&nccl, 2, &config).unwrap(), [vec![0_i32; 2], vec![0_i32; 5]]);
+    let [received_by_0, received_by_1] = &mut buffers;
+    nccl.group(|g| {
+        comms[0].send_recv(&[1_i32; 5], received_by_0, 1, 1, g.stream(STREAM))?;
+        comms[1].send_recv(&two, received_by_1, 0, 0, g.stream(STREAM))
+    })
+    .unwrap();
     let expected = [
-        format!(
-            "signal None sent 0 (0 bytes) received 0 (0 bytes) peer Some(0) source None at {:?}",
-            Some((file!(), line - 2))
-        ),
-        format!(
-            "send_recv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
-            Some((file!(), line - 1))
-        ),
-        format!(
-            "reduce Some(Float64) sent 2 (16 bytes) received 2 (16 bytes) peer Some(0) source None at {:?}",
-            Some((file!(), line))
-        ),
+        "signal of None sends 0 (0 bytes), receives 0 (0 bytes), peer Some(0), source None",
+        "reduce of Some(Float64) sends 2 (16 bytes), receives 2 (16 bytes), peer Some(0), source None",
+        "all_gather_v of Some(Int32) sends 2 (8 bytes), receives 5 (20 bytes)",
+        "reduce_scatter_v of Some(Int32) sends 5 (20 bytes), receives 2 (8 bytes)",
+        "all_to_all_v of Some(Int32) sends 2 (8 bytes), receives 5 (20 bytes)",
+        "gather_v of Some(Int32) sends 2 (8 bytes), receives 5 (20 bytes), peer Some(0), source None",
+        "scatter_v of Some(Int32) sends 5 (20 bytes), receives 2 (8 bytes), peer Some(0), source None",
+        "send_recv of Some(Int32) sends 5 (20 bytes), receives 2 (8 bytes), peer Some(1), source Some(1)",
+        "send_recv of Some(Int32) sends 2 (8 bytes), receives 5 (20 bytes), peer Some(0), source Some(0)",
     ];
     assert_eq!(*values.0.lock().unwrap(), expected);
+}
+
+#[test]
+fn observer_is_notified_of_the_call_site() {
+    #[derive(Default)]
+    struct Sites(Mutex<Vec<(String, u32)>>);
+    impl Observer for Sites {
+        fn on_start(&self, start: &OperationStart<'_>) {
+            let site = start.site().unwrap();
+            self.0.lock().unwrap().push((site.file().into(), site.line()));
+        }
+    }
+    let sites = Arc::new(Sites::default());
+    let comm = alone(&libnccl_cpu::nccl(), &Config::new().rma_eager_init(true).observer(sites.clone()));
+    comm.signal(0, Signal::default(), STREAM).unwrap();
+    comm.send_recv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
+    comm.barrier(&mut [0_u8], STREAM).unwrap();
+    let line = line!() - 1;
+    assert_eq!(*sites.0.lock().unwrap(), [2, 1, 0].map(|before| (file!().to_owned(), line - before)));
+}
+
+#[test]
+fn observer_of_a_borrowed_communicator_is_notified_of_the_end_of_the_borrow() {
+    let (nccl, diary) = (libnccl_cpu::nccl(), Arc::new(Diary::default()));
+    let owner = alone(&nccl, &Config::new());
+    let barrier = |borrowed: &Communicator| {
+        borrowed.observe(diary.clone());
+        borrowed.barrier(&mut [0_u8], STREAM)
+    };
+    // SAFETY: live, and used by nothing else as long as it is borrowed.
+    unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), barrier) }.unwrap();
+    assert_eq!(diary.take(), ["1 barrier", "1 to 1 done", "rank 0 of 1: Ended"]);
 }
 
 #[test]
@@ -222,35 +266,31 @@ impl Observer for Pairs {
 
 /// Runs an operation, a group of three, a group that fails, and an operation; calls `at` before, between and after them.
 fn run_groups(nccl: &Nccl, comm: &Communicator, at: impl Fn(usize)) {
-    let mut buffers = [[1_i32]; 8];
-    let [first, a, b, c, d, e, f, _] = &mut buffers;
-    let sum = ReduceOp::Sum;
+    let (mut buffers, sum) = ([[1_i32]; 3], ReduceOp::Sum);
     at(0);
-    comm.all_reduce_in_place(first, sum, STREAM).unwrap();
+    comm.all_reduce_in_place(&mut buffers[0], sum, STREAM).unwrap();
     at(1);
     nccl.group(|g| {
-        at(2);
-        comm.all_reduce_in_place(a, sum, g.stream(STREAM))?;
-        at(3);
-        comm.all_reduce_in_place(b, sum, g.stream(STREAM))?;
-        at(4);
-        comm.all_reduce_in_place(c, sum, g.stream(STREAM))?;
+        for (point, buffer) in (2..).zip(&mut buffers) {
+            at(point);
+            comm.all_reduce_in_place(buffer, sum, g.stream(STREAM))?;
+        }
         at(5);
         Ok(())
     })
     .unwrap();
     at(6);
     nccl.group(|g| {
-        at(7);
-        comm.send(&*d, 0, g.stream(STREAM))?;
-        at(8);
-        comm.send(&*e, 0, g.stream(STREAM))?;
+        for (point, buffer) in (7..9).zip(&buffers) {
+            at(point);
+            comm.send(buffer, 0, g.stream(STREAM))?;
+        }
         at(9);
         Ok(())
     })
     .unwrap_err();
     at(10);
-    comm.all_reduce_in_place(f, sum, STREAM).unwrap_err();
+    comm.all_reduce_in_place(&mut [1_i32], sum, STREAM).unwrap_err();
     at(11);
 }
 
@@ -447,16 +487,12 @@ fn process_observer_is_given_to_later_communicators() {
 }
 
 #[test]
-fn observers_are_part_of_the_options_but_not_passed_to_nccl() {
+fn observers_are_part_of_the_options() {
     let observer: Arc<dyn Observer> = Arc::new(Diary::default());
     let config = Config::new().observer(observer.clone());
     assert_eq!(config, config.clone());
     assert_ne!(config, Config::new());
     assert_ne!(config, Config::new().observer(Arc::new(Diary::default())));
-    // NCCL before 2.14.3 has no options.
-    let diary = Arc::new(Diary::default());
-    let comms = init_in_group(&libnccl_cpu::nccl(), 1, &Config::new().observer(diary.clone())).unwrap();
-    assert_eq!((comms[0].device(), diary.take()), (0, vec!["rank 0 of 1: Created".to_owned()]));
 }
 
 #[test]

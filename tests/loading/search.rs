@@ -258,51 +258,31 @@ fn load_without_ld_library_path_ignores_the_current_directory() {
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_skips_file_of_another_architecture() {
+fn load_reports_the_file_that_was_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
-    let foreign = root.join("foreign/libnccl.so.2");
+    let [good, other, bad, foreign] = ["good", "other", "bad", "foreign"].map(|name| root.join(name));
+    let library = rccl_library::build(&good, "libnccl.so.2");
+    rccl_library::build(&other, "libnccl.so.2");
+    write_truncated(&bad.join("libnccl.so.2"));
     let mut bytes = fs::read(&library).unwrap();
     bytes[18] = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
-    fs::create_dir(root.join("foreign")).unwrap();
-    fs::write(&foreign, &bytes).unwrap();
-    let path = std::env::join_paths([root.join("foreign"), root.join("good")]).unwrap();
-    let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_takes_the_library_in_the_process_before_any_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
-    write_truncated(&root.join("bad/libnccl.so.2"));
-    let printed = load_with(&[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &root.join("bad"))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_after_a_change_of_directory_reports_the_file_that_was_loaded() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("one"), "libnccl.so.2");
-    let (one, other) = (root.join("one"), root.join("other"));
-    rccl_library::build(&other, "libnccl.so.2");
-    let relative = Path::new("./libnccl.so.2");
-    let printed = load_in(&one, &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)]);
-    assert!(printed.contains(&format!("path: {library:?}")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory() {
-    let directory = tempfile::tempdir().unwrap();
-    let library = rccl_library::build(&fs::canonicalize(directory.path()).unwrap(), "t.so");
-    let printed = load_in(directory.path(), &[("LIBNCCL_PATH", Path::new("t.so"))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"LIBNCCL_PATH\"")), "{printed}");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("libnccl.so.2"), &bytes).unwrap();
+    let foreign_first = std::env::join_paths([&foreign, &good]).unwrap();
+    let (file, relative, linker) = (Path::new("libnccl.so.2"), Path::new("./libnccl.so.2"), "dynamic linker");
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a Path)], &'a str);
+    let cases: [Case<'_>; 4] = [
+        ("before it, one of another machine", &[("LD_LIBRARY_PATH", Path::new(&foreign_first))], linker),
+        ("in the process", &[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &bad)], linker),
+        ("in the first directory", &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)], linker),
+        ("bare name in the current directory", &[("LIBNCCL_PATH", file)], "LIBNCCL_PATH"),
+    ];
+    for (name, environment, source) in cases {
+        let printed = load_in(&good, environment);
+        let expected = format!("path: {library:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{name}: {expected} is not in\n{printed}");
+    }
 }
 
 #[test]
