@@ -62,7 +62,7 @@ fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
         let in_one_group = |borrowed: &Communicator| {
             fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
             fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
-            fake.set_async_error_delay(Duration::from_millis(1));
+            fake.set_delay("ncclCommGetAsyncError", Duration::from_millis(1));
             nccl.group(|g| {
                 g.timeout(Duration::from_millis(10));
                 if !is_alone {
@@ -202,7 +202,7 @@ fn abort_handle_racing_with_work_aborts_once() {
     for round in 0..100 {
         let fake = FakeNccl::new();
         let comm = fake.nccl().communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
-        fake.set_async_error_delay(Duration::from_micros(20));
+        fake.set_delay("ncclCommGetAsyncError", Duration::from_micros(20));
         let handle = comm.abort_handle();
         thread::scope(|scope| {
             let fake = &fake;

@@ -79,8 +79,12 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     if let Some(raw) = raw {
         state.enter(function, raw);
     }
-    let mut delay =
-        if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
+    let is_parameter = function.starts_with("ncclParam");
+    if is_parameter {
+        state.enter_parameters(function);
+    }
+    let (slow, delay) = state.delay;
+    let mut delay = if function.starts_with(slow) { delay } else { Duration::ZERO };
     // Other threads may call meanwhile.
     loop {
         drop(state);
@@ -94,6 +98,9 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     let code = state.play(function, arguments);
     if let Some(raw) = raw {
         state.leave(raw);
+    }
+    if is_parameter {
+        state.is_in_parameters = false;
     }
     code
 }

@@ -27,7 +27,7 @@ pub use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use dispatch::{SharedState, lock};
 use model::State;
 pub use model::{REGISTRATION, USER_POINTER, WINDOW};
-pub use rule::{AsyncStates, ErrorText, Output, Rule};
+pub use rule::{ErrorText, Output, Rule};
 
 use crate::restricted;
 
@@ -125,22 +125,29 @@ impl FakeNccl {
         state.absent.clear();
         state.version = sys::NCCL_VERSION_CODE.cast_signed();
         state.error_text = ErrorText::Plain;
-        state.async_states = AsyncStates::default();
+        state.async_states = [].into();
+        state.last_async_state = SUCCESS;
     }
 
     /// Sets the states that `ncclCommGetAsyncError` reports: `first`, and then always `last`.
     pub fn set_async_states(&self, first: impl IntoIterator<Item = u32>, last: u32) {
-        self.state().async_states = AsyncStates::new(first, [last]);
+        let mut state = self.state();
+        (state.async_states, state.last_async_state) = (first.into_iter().collect(), last);
     }
 
     /// Returns how many of the first asynchronous states have not been queried.
     pub fn async_states_left(&self) -> usize {
-        self.state().async_states.first.len()
+        self.state().async_states.len()
     }
 
-    /// Sets how long `ncclCommGetAsyncError` takes.
-    pub fn set_async_error_delay(&self, delay: Duration) {
-        self.state().async_error_delay = delay;
+    /// Sets how long the functions take whose names start with `functions`.
+    pub fn set_delay(&self, functions: &'static str, delay: Duration) {
+        self.state().delay = (functions, delay);
+    }
+
+    /// Sets the number of bytes of every parameter.
+    pub fn set_parameter_bytes(&self, bytes: usize) {
+        self.state().parameter_bytes = bytes;
     }
 
     /// Sets the text that `ncclGetErrorString` and `ncclGetLastError` return.

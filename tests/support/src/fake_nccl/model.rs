@@ -1,7 +1,7 @@
 //! The model of NCCL: communicators, groups, operators and memory, as far as a caller can see them.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::arguments::{Argument, call_text, string};
 use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use super::handles::{comm_name, handle, number};
 use super::memory::Memory;
-use super::rule::{AsyncStates, ErrorText, Output, Rule};
+use super::rule::{ErrorText, Output, Rule};
 
 /// The size, rank and device that communicators report.
 const SIZE: usize = 4;
@@ -66,8 +66,14 @@ pub(super) struct State {
     queued_by_simulation: Vec<String>,
     violations: Vec<String>,
 
-    pub(super) async_states: AsyncStates,
-    pub(super) async_error_delay: Duration,
+    /// The states that `ncclCommGetAsyncError` reports, and the one that it reports after them.
+    pub(super) async_states: VecDeque<u32>,
+    pub(super) last_async_state: u32,
+    /// The start of the names of slow functions, and how long they take.
+    pub(super) delay: (&'static str, Duration),
+    /// Set while a thread is in a parameter function.
+    pub(super) is_in_parameters: bool,
+    pub(super) parameter_bytes: usize,
     pub(super) error_text: ErrorText,
     /// The text that [`ErrorText::Changing`] changes.
     changing_text: Box<[u8; 8]>,
@@ -152,6 +158,7 @@ impl State {
             size: SIZE as c_int,
             rank: RANK as c_int,
             registers: true,
+            parameter_bytes: 3,
             ..Self::default()
         }
     }
@@ -162,6 +169,11 @@ impl State {
         let open = self.groups.values().filter(|group| group.depth > 0);
         violations.extend(open.map(|group| format!("a thread is in {} groups", group.depth)));
         violations
+    }
+
+    /// Returns the asynchronous state that the next query will report.
+    fn async_state(&self) -> u32 {
+        self.async_states.front().copied().unwrap_or(self.last_async_state)
     }
 
     fn group(&mut self) -> &mut Group {
@@ -220,6 +232,13 @@ impl State {
         }
         if is_renamed {
             self.violations.push(format!("{function} of a communicator whose name is freed"));
+        }
+    }
+
+    /// Checks that no other thread is in a parameter function, which crashes NCCL.
+    pub(super) fn enter_parameters(&mut self, function: &str) {
+        if std::mem::replace(&mut self.is_in_parameters, true) {
+            self.violations.push(format!("{function} while another thread is in a parameter function"));
         }
     }
 
@@ -317,7 +336,9 @@ impl State {
             if rule.applies() {
                 (code, output) = (rule.code, rule.output);
                 self.has_deviated = true;
-                self.async_states = rule.async_states.take().unwrap_or_else(|| self.async_states.clone());
+                if rule.never_ends {
+                    (self.async_states, self.last_async_state) = ([].into(), IN_PROGRESS);
+                }
             }
         }
         self.has_forged |= output.is_some_and(|output| output != Output::Correct);
@@ -326,7 +347,7 @@ impl State {
 
     /// Simulates a call of NCCL, and returns its code.
     pub(super) fn play(&mut self, function: &'static str, arguments: &[Argument]) -> u32 {
-        let state = self.async_states.peek();
+        let state = self.async_state();
         let (mut code, output) = self.apply_rules(function);
         match (function, arguments) {
             ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
@@ -400,6 +421,13 @@ impl State {
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
+            ("ncclParamGet", &[_, Argument::Address(out), Argument::Number(capacity), _]) => {
+                if capacity < self.parameter_bytes as i64 {
+                    return INVALID_ARGUMENT;
+                }
+                // SAFETY: the caller's buffer of `capacity` bytes.
+                unsafe { out.cast::<u8>().write_bytes(0xa5, self.parameter_bytes) };
+            }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
                 let group = self.group();
@@ -513,7 +541,7 @@ impl State {
                 }
                 Argument::HandleOut(slot)
                     if function == "ncclCommWindowRegister"
-                        && [code, self.async_states.peek()].contains(&IN_PROGRESS) =>
+                        && [code, self.async_state()].contains(&IN_PROGRESS) =>
                 {
                     self.pending_windows.push(slot);
                 }
@@ -533,10 +561,10 @@ impl State {
         let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
         // For any result code: even after a success, the child may not exist yet (seen on GPUs).
         let is_pending =
-            CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+            CREATE_CHILDREN.contains(&function) && [code, self.async_state()].contains(&IN_PROGRESS);
         let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
             && function == "ncclCommGrow"
-            && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+            && [code, self.async_state()].contains(&IN_PROGRESS);
         let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
         self.cliques.push(0);
         let clique = self.cliques.len() - 1;
@@ -684,7 +712,8 @@ impl State {
             "ncclCommCuDevice" => DEVICE.into(),
             "ncclCommMemStats" => 4096,
             "ncclCommGetAsyncError" => {
-                let state = self.async_states.next();
+                let state = self.async_state();
+                self.async_states.pop_front();
                 if state == SUCCESS {
                     self.write_second_time(Argument::comm(arguments));
                     for slot in std::mem::take(&mut self.pending_windows) {
@@ -702,7 +731,7 @@ impl State {
                 self.operators.push((ncclRedOp_t(op), comm));
                 op.into()
             }
-            "ncclParamGet" => 3,
+            "ncclParamGet" => self.parameter_bytes as i64,
             "ncclParamGetParameter" => 5,
             "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
             // Every parameter of a numeric type.

@@ -41,41 +41,6 @@ impl ErrorText {
     pub const LONG: usize = 64 << 10;
 }
 
-/// The states that `ncclCommGetAsyncError` reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AsyncStates {
-    pub(super) first: std::collections::VecDeque<u32>,
-    /// Reported in turn, forever, once `first` is used up.
-    repeated: Vec<u32>,
-    turn: usize,
-}
-
-impl Default for AsyncStates {
-    fn default() -> Self {
-        Self::new([], [super::codes::SUCCESS])
-    }
-}
-
-impl AsyncStates {
-    /// Creates the states `first`, each reported once, and then `repeated`, in turn.
-    pub fn new(first: impl IntoIterator<Item = u32>, repeated: impl IntoIterator<Item = u32>) -> Self {
-        Self { first: first.into_iter().collect(), repeated: repeated.into_iter().collect(), turn: 0 }
-    }
-
-    /// Returns the state that the next query will report.
-    pub(super) fn peek(&self) -> u32 {
-        self.first.front().copied().unwrap_or(self.repeated[self.turn % self.repeated.len()])
-    }
-
-    pub(super) fn next(&mut self) -> u32 {
-        let state = self.peek();
-        if self.first.pop_front().is_none() {
-            self.turn += 1;
-        }
-        state
-    }
-}
-
 /// A deviation of one function.
 #[derive(Debug, Clone)]
 pub struct Rule {
@@ -87,14 +52,14 @@ pub struct Rule {
     pub code: u32,
     /// `None` writes what NCCL does: a correct output if the code is a success, otherwise nothing.
     pub output: Option<Output>,
-    /// Replaces the communicators' asynchronous states from this call on.
-    pub async_states: Option<AsyncStates>,
+    /// Leaves the communicators in progress forever, from this call on.
+    pub never_ends: bool,
 }
 
 impl Rule {
     /// Makes every call of a function return a code.
     pub fn always(function: &'static str, code: u32) -> Self {
-        Self { function, after: None, code, output: None, async_states: None }
+        Self { function, after: None, code, output: None, never_ends: false }
     }
 
     /// Makes one call of a function return a code, after `after` others.
