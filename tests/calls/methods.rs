@@ -5,11 +5,11 @@ use std::ptr;
 
 use libnccl::buffer::AnyBuffer;
 use libnccl::communicator::{AbortHandle, MemoryStatistic, ShrinkMode};
-use libnccl::config::{CollectiveConfig, CtaPolicy, Encryption};
+use libnccl::config::{CollectiveConfig, Encryption};
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Config, DataType, Error, Nccl, NcclBuffer, OnStream, PreMulSum, ReduceOp,
-    Result, Slice, Version,
+    CallOptions, Communicator, Config, DataType, Error, NcclBuffer, OnStream, PreMulSum, ReduceOp, Result,
+    Slice, Version,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
@@ -62,7 +62,7 @@ fn configured(call: &str) -> String {
 
 /// An operation, whether it takes options, its calls, and its start on a stream.
 type Operation = (&'static str, bool, Vec<String>, Start);
-type Start = for<'b, 'c> fn(&'c Fixture, OnStream<'b, 'c>) -> Result<()>;
+pub(crate) type Start = for<'b, 'c> fn(&'c Fixture, OnStream<'b, 'c>) -> Result<()>;
 
 /// Returns the cases of an operation in its four forms: immediately or in a group, with and without options.
 fn forms((name, takes_options, calls, start): Operation) -> Vec<Case> {
@@ -86,64 +86,65 @@ fn forms((name, takes_options, calls, start): Operation) -> Vec<Case> {
     cases
 }
 
-/// Returns the operations of a C function each, on rank 2 of 4. Sends and receives take no options: see
-/// `send_and_recv_with_options_are_invalid_usage`.
+/// The operations of a C function each, on rank 2 of 4: the name, the call and the start.
+#[rustfmt::skip]
+pub(crate) const OPERATIONS: [(&str, &str, Start); 24] = [
+    ("all_reduce", "ncclAllReduce(0x10000, 0x20000, 3, Int8, Sum, comm0, 0x5)",
+        |f, on| f.comm.all_reduce(send::<i8>(3), recv::<i8>(3), ReduceOp::Sum, on)),
+    ("all_reduce", "ncclAllReduce(null, 0x20000, 0, Float32, Sum, comm0, 0x5)",
+        |f, on| f.comm.all_reduce(send::<f32>(0), recv::<f32>(9), ReduceOp::Sum, on)),
+    ("all_reduce_in_place", "ncclAllReduce(0x20000, 0x20000, 3, Uint8, Prod, comm0, 0x5)",
+        |f, on| f.comm.all_reduce_in_place(recv::<u8>(3), ReduceOp::Prod, on)),
+    ("broadcast", "ncclBroadcast(0x10000, 0x20000, 3, Int32, 2, comm0, 0x5)",
+        |f, on| f.comm.broadcast(send::<i32>(4), recv::<i32>(3), 2, on)),
+    ("broadcast", "ncclBroadcast(null, 0x20000, 3, Int32, 3, comm0, 0x5)",
+        |f, on| f.comm.broadcast(send::<i32>(0), recv::<i32>(3), 3, on)),
+    ("broadcast_in_place", "ncclBroadcast(0x20000, 0x20000, 3, Uint32, 1, comm0, 0x5)",
+        |f, on| f.comm.broadcast_in_place(recv::<u32>(3), 1, on)),
+    ("reduce", "ncclReduce(0x10000, 0x20000, 3, Int64, Max, 2, comm0, 0x5)",
+        |f, on| f.comm.reduce(send::<i64>(3), recv::<i64>(4), ReduceOp::Max, 2, on)),
+    ("reduce", "ncclReduce(0x10000, null, 3, Int64, Max, 3, comm0, 0x5)",
+        |f, on| f.comm.reduce(send::<i64>(3), recv::<i64>(0), ReduceOp::Max, 3, on)),
+    ("reduce_in_place", "ncclReduce(0x20000, 0x20000, 3, Uint64, Min, 0, comm0, 0x5)",
+        |f, on| f.comm.reduce_in_place(recv::<u64>(3), ReduceOp::Min, 0, on)),
+    ("all_gather", "ncclAllGather(0x10000, 0x20000, 3, Float32, comm0, 0x5)",
+        |f, on| f.comm.all_gather(send::<f32>(3), recv::<f32>(13), on)),
+    ("all_gather_in_place", "ncclAllGather(0x20020, 0x20000, 2, Float64, comm0, 0x5)",
+        |f, on| f.comm.all_gather_in_place(recv::<f64>(8), on)),
+    ("reduce_scatter", "ncclReduceScatter(0x10000, 0x20000, 3, Float32, Avg, comm0, 0x5)",
+        |f, on| f.comm.reduce_scatter(send::<f32>(13), recv::<f32>(3), ReduceOp::Avg, on)),
+    ("reduce_scatter_in_place", "ncclReduceScatter(0x20000, 0x20010, 2, Float32, Sum, comm0, 0x5)",
+        |f, on| f.comm.reduce_scatter_in_place(recv::<f32>(8), ReduceOp::Sum, on)),
+    ("all_to_all", "ncclAlltoAll(0x10000, 0x20000, 2, Float32, comm0, 0x5)",
+        |f, on| f.comm.all_to_all(send::<f32>(8), recv::<f32>(9), on)),
+    ("gather", "ncclGather(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)",
+        |f, on| f.comm.gather(send::<f32>(3), recv::<f32>(12), 2, on)),
+    ("gather", "ncclGather(0x10000, null, 3, Float32, 0, comm0, 0x5)",
+        |f, on| f.comm.gather(send::<f32>(3), recv::<f32>(0), 0, on)),
+    ("gather_in_place", "ncclGather(0x20018, 0x20000, 3, Float32, 2, comm0, 0x5)",
+        |f, on| f.comm.gather_in_place(recv::<f32>(12), 2, on)),
+    ("gather_in_place", "ncclGather(0x20000, null, 3, Float32, 0, comm0, 0x5)",
+        |f, on| f.comm.gather_in_place(recv::<f32>(3), 0, on)),
+    ("scatter_in_place", "ncclScatter(0x20000, 0x20018, 3, Float32, 2, comm0, 0x5)",
+        |f, on| f.comm.scatter_in_place(recv::<f32>(12), 2, on)),
+    ("scatter_in_place", "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)",
+        |f, on| f.comm.scatter_in_place(recv::<f32>(3), 1, on)),
+    ("scatter", "ncclScatter(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)",
+        |f, on| f.comm.scatter(send::<f32>(12), recv::<f32>(3), 2, on)),
+    ("scatter", "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)",
+        |f, on| f.comm.scatter(send::<f32>(0), recv::<f32>(3), 1, on)),
+    ("send", "ncclSend(0x10000, 3, Float32, 1, comm0, 0x5)",
+        |f, on| f.comm.send(send::<f32>(3), 1, on)),
+    ("recv", "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)",
+        |f, on| f.comm.recv(recv::<f32>(3), 3, on)),
+];
+
 fn operations() -> Vec<Case> {
-    #[rustfmt::skip]
-    let operations: [(&str, &str, Start); 24] = [
-        ("all_reduce", "ncclAllReduce(0x10000, 0x20000, 3, Int8, Sum, comm0, 0x5)",
-            |f, on| f.comm.all_reduce(send::<i8>(3), recv::<i8>(3), ReduceOp::Sum, on)),
-        ("all_reduce", "ncclAllReduce(null, 0x20000, 0, Float32, Sum, comm0, 0x5)",
-            |f, on| f.comm.all_reduce(send::<f32>(0), recv::<f32>(9), ReduceOp::Sum, on)),
-        ("all_reduce_in_place", "ncclAllReduce(0x20000, 0x20000, 3, Uint8, Prod, comm0, 0x5)",
-            |f, on| f.comm.all_reduce_in_place(recv::<u8>(3), ReduceOp::Prod, on)),
-        ("broadcast", "ncclBroadcast(0x10000, 0x20000, 3, Int32, 2, comm0, 0x5)",
-            |f, on| f.comm.broadcast(send::<i32>(4), recv::<i32>(3), 2, on)),
-        ("broadcast", "ncclBroadcast(null, 0x20000, 3, Int32, 3, comm0, 0x5)",
-            |f, on| f.comm.broadcast(send::<i32>(0), recv::<i32>(3), 3, on)),
-        ("broadcast_in_place", "ncclBroadcast(0x20000, 0x20000, 3, Uint32, 1, comm0, 0x5)",
-            |f, on| f.comm.broadcast_in_place(recv::<u32>(3), 1, on)),
-        ("reduce", "ncclReduce(0x10000, 0x20000, 3, Int64, Max, 2, comm0, 0x5)",
-            |f, on| f.comm.reduce(send::<i64>(3), recv::<i64>(4), ReduceOp::Max, 2, on)),
-        ("reduce", "ncclReduce(0x10000, null, 3, Int64, Max, 3, comm0, 0x5)",
-            |f, on| f.comm.reduce(send::<i64>(3), recv::<i64>(0), ReduceOp::Max, 3, on)),
-        ("reduce_in_place", "ncclReduce(0x20000, 0x20000, 3, Uint64, Min, 0, comm0, 0x5)",
-            |f, on| f.comm.reduce_in_place(recv::<u64>(3), ReduceOp::Min, 0, on)),
-        ("all_gather", "ncclAllGather(0x10000, 0x20000, 3, Float32, comm0, 0x5)",
-            |f, on| f.comm.all_gather(send::<f32>(3), recv::<f32>(13), on)),
-        ("all_gather_in_place", "ncclAllGather(0x20020, 0x20000, 2, Float64, comm0, 0x5)",
-            |f, on| f.comm.all_gather_in_place(recv::<f64>(8), on)),
-        ("reduce_scatter", "ncclReduceScatter(0x10000, 0x20000, 3, Float32, Avg, comm0, 0x5)",
-            |f, on| f.comm.reduce_scatter(send::<f32>(13), recv::<f32>(3), ReduceOp::Avg, on)),
-        ("reduce_scatter_in_place", "ncclReduceScatter(0x20000, 0x20010, 2, Float32, Sum, comm0, 0x5)",
-            |f, on| f.comm.reduce_scatter_in_place(recv::<f32>(8), ReduceOp::Sum, on)),
-        ("all_to_all", "ncclAlltoAll(0x10000, 0x20000, 2, Float32, comm0, 0x5)",
-            |f, on| f.comm.all_to_all(send::<f32>(8), recv::<f32>(9), on)),
-        ("gather", "ncclGather(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)",
-            |f, on| f.comm.gather(send::<f32>(3), recv::<f32>(12), 2, on)),
-        ("gather", "ncclGather(0x10000, null, 3, Float32, 0, comm0, 0x5)",
-            |f, on| f.comm.gather(send::<f32>(3), recv::<f32>(0), 0, on)),
-        ("gather_in_place", "ncclGather(0x20018, 0x20000, 3, Float32, 2, comm0, 0x5)",
-            |f, on| f.comm.gather_in_place(recv::<f32>(12), 2, on)),
-        ("gather_in_place", "ncclGather(0x20000, null, 3, Float32, 0, comm0, 0x5)",
-            |f, on| f.comm.gather_in_place(recv::<f32>(3), 0, on)),
-        ("scatter_in_place", "ncclScatter(0x20000, 0x20018, 3, Float32, 2, comm0, 0x5)",
-            |f, on| f.comm.scatter_in_place(recv::<f32>(12), 2, on)),
-        ("scatter_in_place", "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)",
-            |f, on| f.comm.scatter_in_place(recv::<f32>(3), 1, on)),
-        ("scatter", "ncclScatter(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)",
-            |f, on| f.comm.scatter(send::<f32>(12), recv::<f32>(3), 2, on)),
-        ("scatter", "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)",
-            |f, on| f.comm.scatter(send::<f32>(0), recv::<f32>(3), 1, on)),
-        ("send", "ncclSend(0x10000, 3, Float32, 1, comm0, 0x5)",
-            |f, on| f.comm.send(send::<f32>(3), 1, on)),
-        ("recv", "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)",
-            |f, on| f.comm.recv(recv::<f32>(3), 3, on)),
-    ];
-    let operation = |(name, call, start): (&'static str, &str, Start)| {
+    // Sends and receives take no options: see `send_and_recv_with_options_are_invalid_usage`.
+    let forms = |(name, call, start): (&'static str, &str, Start)| {
         forms((name, !["send", "recv"].contains(&name), vec![call.into()], start))
     };
-    operations.into_iter().flat_map(operation).collect()
+    OPERATIONS.into_iter().flat_map(forms).collect()
 }
 
 /// An operation that makes several calls in a group: its name, the calls without the communicator and the stream, and its start.

@@ -4,11 +4,12 @@ use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, UniqueId};
 
-use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
 
 cases! {
     borrowed_communicator_is_not_destroyed,
     aborted_or_dropped_rank_is_a_remote_error_at_peers,
+    shrink_after_lost_rank_works,
     failed_group_creates_no_ranks,
     last_error_is_of_the_failed_init_and_not_of_the_cleanup,
     invalid_split_shrink_and_grow_arguments_are_errors,
@@ -70,6 +71,26 @@ fn aborted_or_dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
     }
 }
 
+/// With a blocking and with a nonblocking communicator.
+fn shrink_after_lost_rank_works(nccl: &Nccl) {
+    for config in [Config::new(), Config::new().timeout(SHORT)] {
+        on_threads_with(nccl, 4, &config, |comm| {
+            assert_works(&comm);
+            if comm.rank() == 1 {
+                return comm.abort().unwrap();
+            }
+            let sum = || comm.all_reduce_in_place(&mut [1_i32; 99], ReduceOp::Sum, STREAM);
+            assert_remote_error(sum());
+            let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort).init()).unwrap();
+            assert_eq!((shrunk.size(), shrunk.rank()), (3, comm.rank().saturating_sub(1)));
+            assert_works(&shrunk);
+            shrunk.destroy().unwrap();
+            assert_eq!(sum().unwrap_err().code(), Some(ResultCode::INVALID_USAGE));
+            within(SHORT, || comm.destroy()).unwrap();
+        });
+    }
+}
+
 fn failed_group_creates_no_ranks(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let mut kept = None;
@@ -88,19 +109,28 @@ fn failed_group_creates_no_ranks(nccl: &Nccl) {
 
 fn invalid_split_shrink_and_grow_arguments_are_errors(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
-    let config = Config::default();
     for (exclude, problem) in [
         (&[][..], "no ranks to exclude"),
         (&[0], "rank 0 excludes itself; excluded ranks do not call shrink"),
         (&[1], "rank 1 is not below 1, the communicator's size"),
         (&[5, 5], "a rank is excluded twice in [5, 5]"),
     ] {
-        let error = comm.shrink(exclude, ShrinkMode::Abort).config(&config).init().unwrap_err();
+        let error = comm.shrink(exclude, ShrinkMode::Abort).init().unwrap_err();
         assert_eq!(error.to_string(), format!("shrink: {problem}"));
     }
-    let error = comm.grow(1, None).config(&config).init().unwrap_err();
-    assert_eq!(error.to_string(), "grow: size 1 is not above 1, the communicator's size");
-    let error = comm.split(Some(u32::MAX), 0).init().unwrap_err();
-    assert_eq!(error.to_string(), "split: color 4294967295 is beyond 2147483647");
+    let id = nccl.unique_id().unwrap();
+    let joining = |rank| nccl.communicator(2, rank, &id).grow();
+    for (wrong, problem) in [
+        (comm.grow(1, None).init().map(drop), "grow: size 1 is not above 1, the communicator's size"),
+        (joining(2).init().map(drop), "init: rank 2 is not below the size 2"),
+        (joining(1).ids(&[id; 2]).init().map(drop), "init: 2 unique ids; expected one to grow"),
+        (
+            nccl.group(|g| joining(1).init_in(g).map(drop)),
+            "init_in: a rank cannot join a communicator that grows in a group; use `init`",
+        ),
+        (comm.split(Some(u32::MAX), 0).init().map(drop), "split: color 4294967295 is beyond 2147483647"),
+    ] {
+        assert_eq!(wrong.unwrap_err().to_string(), problem);
+    }
     assert_works(&comm);
 }

@@ -9,7 +9,6 @@ mod lifecycle;
 mod no_communicator;
 mod nonblocking;
 mod parameters;
-mod recovery;
 
 use std::path::Path;
 
@@ -27,7 +26,6 @@ const ON_HOST_MEMORY: &[&[Case]] = &[
     groups::CASES,
     lifecycle::CASES,
     nonblocking::CASES,
-    recovery::CASES,
 ];
 
 /// The cases that run with an implementation: all if it works on host memory, otherwise those that need no
