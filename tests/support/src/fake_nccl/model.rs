@@ -62,8 +62,6 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Operations that were started: immediately, or by the end of a group.
     pub(super) started: Vec<String>,
-    /// Sends and receives that a simulation keeps in the queue of their communicator.
-    queued_by_simulation: Vec<String>,
     violations: Vec<String>,
 
     /// The states that `ncclCommGetAsyncError` reports, and the one that it reports after them.
@@ -82,8 +80,6 @@ pub(super) struct State {
     comms: Vec<Comm>,
     pub(super) size: c_int,
     pub(super) rank: c_int,
-    /// The number of live communicators of each in-process clique.
-    cliques: Vec<usize>,
     groups: HashMap<ThreadId, Group>,
     pub(super) leaves_group_open: bool,
     /// The places for children that are created once their parent is no longer in progress.
@@ -100,8 +96,6 @@ pub(super) struct State {
     in_use: Vec<(&'static str, Vec<Argument>, String)>,
 
     pub(super) memory: Memory,
-    /// The addresses that are registered with a communicator, by its number and the function that deregisters them.
-    registered: Vec<(usize, &'static str, usize)>,
     pub(super) has_host_memory: bool,
     /// Set if the next allocation ends that, as CUDA does when another thread loads it.
     pub(super) ends_host_memory: bool,
@@ -131,7 +125,6 @@ struct Comm {
     /// Set for one that is not complete, and that its parent may point to.
     is_incomplete: bool,
     ends: u32,
-    clique: usize,
     /// Set while a graph contains its work.
     has_graph: bool,
     /// The communicator whose work keeps the device busy.
@@ -145,6 +138,35 @@ unsafe impl Send for State {}
 
 fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
+}
+
+/// Returns the places for the communicators that a call creates.
+fn slots_of(
+    function: &str,
+    arguments: &[Argument],
+    slots: *mut ncclComm_t,
+) -> impl Iterator<Item = *mut ncclComm_t> + use<> {
+    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+    (0..count).map(move |index| slots.wrapping_add(index))
+}
+
+fn has_no_color(function: &str, arguments: &[Argument]) -> bool {
+    matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit"
+}
+
+/// Writes a handle.
+///
+/// # Safety
+/// `place` is one for a handle.
+unsafe fn put<T>(place: *mut *mut T, output: Output, correct: impl FnOnce() -> *mut T) {
+    let value = match output {
+        Output::Correct => correct(),
+        Output::Nothing => return,
+        Output::Zeros => ptr::null_mut(),
+        Output::Ones => ptr::without_provenance_mut(usize::MAX),
+    };
+    // SAFETY: the caller guarantees it.
+    unsafe { *place = value };
 }
 
 impl State {
@@ -267,15 +289,8 @@ impl State {
         None
     }
 
-    /// Creates a communicator in a new clique.
     fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
-        self.cliques.push(0);
-        self.create_in(self.cliques.len() - 1, name)
-    }
-
-    fn create_in(&mut self, clique: usize, name: Option<(*const c_char, String)>) -> ncclComm_t {
-        self.cliques[clique] += 1;
-        self.comms.push(Comm { is_alive: true, clique, name, ..Comm::default() });
+        self.comms.push(Comm { is_alive: true, name, ..Comm::default() });
         handle(self.fake, self.comms.len() - 1)
     }
 
@@ -289,25 +304,18 @@ impl State {
         }
     }
 
-    /// Destroys a communicator. NCCL reclaims a whole clique with its last communicator.
     fn end(&mut self, raw: ncclComm_t) {
         if self.has_host_memory {
             // Its call ends, and may have created a child before.
             self.complete_children();
         }
         let Some(comm) = self.comm(raw) else { return };
-        let (is_first, is_incomplete) = (std::mem::replace(&mut comm.is_alive, false), comm.is_incomplete);
+        comm.is_alive = false;
         comm.ends += 1;
-        let clique = comm.clique;
-        if is_incomplete {
+        if comm.is_incomplete {
             self.violations.push(format!("{} is ended although it was never complete", comm_name(raw)));
         }
         self.operators.retain(|(_, comm)| *comm != raw);
-        self.cliques[clique] -= usize::from(is_first);
-        if self.cliques[clique] == 0 {
-            let comms = &self.comms;
-            self.registered.retain(|(number, ..)| comms[*number].clique != clique);
-        }
     }
 
     /// Destroys the communicator of a call, as NCCL does.
@@ -357,15 +365,7 @@ impl State {
             ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
                 code = self.end_by(function, raw, (code, state));
             }
-            ("ncclMemFree", &[Argument::Address(address)]) => {
-                if let Some((number, ..)) =
-                    self.registered.iter().find(|(.., start)| *start == address.addr())
-                    && !self.has_forged
-                {
-                    self.violations.push(format!("memory is freed that comm{number} has registered"));
-                }
-                self.memory.free(address);
-            }
+            ("ncclMemFree", &[Argument::Address(address)]) => self.memory.free(address),
             ("ncclGroupStart", _) => {}
             _ if is_success(code) => code = self.perform(function, arguments, code),
             _ => self.fail(function, code),
@@ -373,13 +373,8 @@ impl State {
         if CREATE_CHILDREN.contains(&function) && !is_success(code) && output.is_none() {
             self.write_failed_child(arguments);
         }
-        match output {
-            Some(output) => self.write_all(function, arguments, output),
-            None if is_success(code) => {
-                self.write_handles_as_nccl(function, arguments, code);
-                self.write_all_but_handles(function, arguments, Output::Correct);
-            }
-            None => {}
+        if output.is_some() || is_success(code) {
+            self.write_outputs(function, arguments, output, code);
         }
         code
     }
@@ -432,24 +427,6 @@ impl State {
                 let text = call_text(function, arguments, &self.memory);
                 let group = self.group();
                 if group.depth > 0 { group.queued.push(text) } else { self.started.push(text) }
-            }
-            (
-                "ncclCommRegister" | "ncclCommWindowRegister",
-                &[Argument::Comm(raw), Argument::Address(start), ..],
-            ) if self.registers => {
-                let end = match function {
-                    "ncclCommRegister" => "ncclCommDeregister",
-                    _ => "ncclCommWindowDeregister",
-                };
-                self.registered.extend(number(raw).map(|number| (number, end, start.addr())));
-            }
-            ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
-                // All handles of a kind are equal.
-                let is_ended =
-                    |entry: &(usize, &str, usize)| Some(entry.0) == number(raw) && entry.1 == function;
-                if let Some(index) = self.registered.iter().rposition(is_ended) {
-                    self.registered.remove(index);
-                }
             }
             _ => {}
         }
@@ -513,14 +490,8 @@ impl State {
             comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
         } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
             // Of nonblocking communicators, a simulation starts everything.
-            self.started.append(&mut self.queued_by_simulation);
             self.started.extend(queued);
             ends.into_iter().for_each(|raw| self.end(raw));
-        } else {
-            // As `ncclKernelPlanner::peers` does, which is not cleared.
-            const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
-            let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
-            self.queued_by_simulation.extend(queued.into_iter().filter(is_left));
         }
         code
     }
@@ -529,131 +500,32 @@ impl State {
         ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
     }
 
-    /// Writes the handles that NCCL may write later: handles of children, and of windows in a group.
-    fn write_handles_as_nccl(&mut self, function: &str, arguments: &[Argument], code: u32) {
-        for argument in arguments {
-            match *argument {
-                Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
-                Argument::HandleOut(slot)
-                    if function == "ncclCommWindowRegister" && self.group().depth > 0 =>
-                {
-                    self.group().windows.push(slot.cast());
-                }
-                Argument::HandleOut(slot)
-                    if function == "ncclCommWindowRegister"
-                        && [code, self.async_state()].contains(&IN_PROGRESS) =>
-                {
-                    self.pending_windows.push(slot);
-                }
-                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
-                _ => {}
-            }
-        }
-    }
-
-    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
-        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
-        let name = arguments.iter().find_map(|argument| match argument {
-            // SAFETY: null or the caller's struct.
-            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
-            _ => None,
-        });
-        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
-        // For any result code: even after a success, the child may not exist yet (seen on GPUs).
-        let is_pending =
-            CREATE_CHILDREN.contains(&function) && [code, self.async_state()].contains(&IN_PROGRESS);
-        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
-            && function == "ncclCommGrow"
-            && [code, self.async_state()].contains(&IN_PROGRESS);
-        let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
-        self.cliques.push(0);
-        let clique = self.cliques.len() - 1;
-        for slot in (0..count).map(|index| slots.wrapping_add(index)) {
-            let is_null = is_pending || has_no_color;
-            let raw = if is_null { ptr::null_mut() } else { self.create_in(clique, name.clone()) };
-            // SAFETY: the caller's slot.
-            unsafe { *slot = raw };
-            if function == "ncclCommGrow" {
-                self.rewritten.push((raw, slot));
-            }
-            if let (true, Some(number)) = (is_growing, number(raw)) {
-                self.comms[number].is_incomplete = true;
-                self.growing.push(number);
-            }
-            if is_pending && !has_no_color {
-                self.pending_children.push(slot);
-            }
-            let group = self.group();
-            if group.depth > 0 {
-                group.comms.extend(number(raw));
-            }
-        }
-    }
-
-    fn write_all(&mut self, function: &str, arguments: &[Argument], output: Output) {
-        for argument in arguments {
-            match *argument {
-                Argument::CommOut(slots) => {
-                    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
-                    let slots = (0..count).map(|index| slots.wrapping_add(index));
-                    slots.for_each(|slot| self.write_comm(function, arguments, slot, output));
-                }
-                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, output),
-                _ => {}
-            }
-        }
-        self.write_all_but_handles(function, arguments, output);
-    }
-
-    fn write_comm(&mut self, function: &str, arguments: &[Argument], slot: *mut ncclComm_t, output: Output) {
-        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
-        // SAFETY: the caller's slot, of which a part may be written.
-        unsafe {
-            match output {
-                Output::Correct if has_no_color => *slot = ptr::null_mut(),
-                Output::Correct => *slot = self.create(None),
-                Output::Nothing => {}
-                Output::Zeros => *slot = ptr::null_mut(),
-                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-            }
-        }
-    }
-
-    fn write_handle(
-        &mut self,
-        function: &str,
-        arguments: &[Argument],
-        slot: *mut *mut c_void,
-        output: Output,
-    ) {
-        // SAFETY: the caller's slot, of which a part may be written.
-        unsafe {
-            match output {
-                Output::Correct => {
-                    *slot = match function {
-                        "ncclMemAlloc" => {
-                            self.has_host_memory &= !self.ends_host_memory;
-                            self.memory.allocate(Argument::length(arguments))
-                        }
-                        "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
-                        "ncclCommRegister" => ptr::null_mut(),
-                        "ncclCommWindowRegister" => self.window(),
-                        "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
-                        _ => ptr::without_provenance_mut(PARAMETER),
-                    };
-                }
-                Output::Nothing => {}
-                Output::Zeros => *slot = ptr::null_mut(),
-                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-            }
-        }
-    }
-
-    fn write_all_but_handles(&mut self, function: &str, arguments: &[Argument], output: Output) {
+    /// Writes the outputs of a call: those of a rule, immediately, or what NCCL writes, perhaps later.
+    fn write_outputs(&mut self, function: &str, arguments: &[Argument], rule: Option<Output>, code: u32) {
+        let output = rule.unwrap_or(Output::Correct);
+        let is_window = rule.is_none() && function == "ncclCommWindowRegister";
         for argument in arguments {
             // SAFETY: the caller's places, for what their types say; a call may write less.
             unsafe {
                 match *argument {
+                    Argument::CommOut(slots) if rule.is_none() => {
+                        self.write_comms(function, arguments, slots, code);
+                    }
+                    Argument::CommOut(slots) => {
+                        for slot in slots_of(function, arguments, slots) {
+                            let is_null = has_no_color(function, arguments);
+                            put(slot, output, || if is_null { ptr::null_mut() } else { self.create(None) });
+                        }
+                    }
+                    Argument::HandleOut(slot) if is_window && self.group().depth > 0 => {
+                        self.group().windows.push(slot.cast());
+                    }
+                    Argument::HandleOut(slot)
+                        if is_window && [code, self.async_state()].contains(&IN_PROGRESS) =>
+                    {
+                        self.pending_windows.push(slot);
+                    }
+                    Argument::HandleOut(slot) => put(slot, output, || self.new_handle(function, arguments)),
                     Argument::ValueOut(out, size) => self.write_value(function, arguments, out, size, output),
                     Argument::TextOut(out) => match output {
                         Output::Correct => *out = self.parameter_text(arguments),
@@ -669,6 +541,56 @@ impl State {
                     },
                     _ => {}
                 }
+            }
+        }
+    }
+
+    fn new_handle(&mut self, function: &str, arguments: &[Argument]) -> *mut c_void {
+        match function {
+            "ncclMemAlloc" => {
+                self.has_host_memory &= !self.ends_host_memory;
+                self.memory.allocate(Argument::length(arguments))
+            }
+            "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
+            "ncclCommRegister" => ptr::null_mut(),
+            "ncclCommWindowRegister" => self.window(),
+            "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
+            _ => ptr::without_provenance_mut(PARAMETER),
+        }
+    }
+
+    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
+        let has_no_color = has_no_color(function, arguments);
+        let name = arguments.iter().find_map(|argument| match argument {
+            // SAFETY: null or the caller's struct.
+            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
+            _ => None,
+        });
+        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
+        // For any result code: even after a success, the child may not exist yet (seen on GPUs).
+        let is_pending =
+            CREATE_CHILDREN.contains(&function) && [code, self.async_state()].contains(&IN_PROGRESS);
+        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
+            && function == "ncclCommGrow"
+            && [code, self.async_state()].contains(&IN_PROGRESS);
+        for slot in slots_of(function, arguments, slots) {
+            let is_null = is_pending || has_no_color;
+            let raw = if is_null { ptr::null_mut() } else { self.create(name.clone()) };
+            // SAFETY: the caller's slot.
+            unsafe { *slot = raw };
+            if function == "ncclCommGrow" {
+                self.rewritten.push((raw, slot));
+            }
+            if let (true, Some(number)) = (is_growing, number(raw)) {
+                self.comms[number].is_incomplete = true;
+                self.growing.push(number);
+            }
+            if is_pending && !has_no_color {
+                self.pending_children.push(slot);
+            }
+            let group = self.group();
+            if group.depth > 0 {
+                group.comms.extend(number(raw));
             }
         }
     }
