@@ -47,6 +47,25 @@ const LEGAL: &[(&str, &str)] = &[
         c.all_reduce_in_place(&mut *b, SUM, STREAM)?;
         c.all_reduce_in_place(b, SUM, STREAM)
     }"),
+    ("a function over every kind of buffer",
+    "fn double<B: ?Sized>(c: &Communicator, b: &mut B) -> Result<()>
+    where
+        for<'a> &'a mut B: BufferMut<'a, Element = f32>,
+    {
+        c.all_reduce_in_place(b, &c.pre_mul_sum(2.0)?, STREAM)
+    }
+    fn sum<'b>(c: &Communicator, b: impl BufferMut<'b, Element = f32>) -> Result<()> {
+        c.all_reduce_in_place(b, SUM, STREAM)
+    }
+    fn f(c: &Communicator, b: &mut NcclBuffer<f32>, v: &mut Vec<f32>) -> Result<()> {
+        double(c, b)?;
+        double(c, v)?;
+        double(c, &mut v[..])?;
+        sum(c, b.get_mut(..).unwrap())?;
+        sum(c, b)?;
+        sum(c, SliceMut::from(&mut *v))?;
+        sum(c, v)
+    }"),
     ("a function over streams now and in a group",
     "fn f(n: &Nccl, c: &Communicator, b: &mut [f32], p: &PreMulSum<'_, f32>) -> Result<()> {
         step(c, b, STREAM)?;

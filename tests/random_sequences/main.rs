@@ -1,7 +1,6 @@
-//! Random sequences of safe calls: operations, groups that fail, windows, registrations, children, borrowed communicators, abort
-//! handles, watchdogs and recorders. Nothing may crash, hang, return wrong values, write to a buffer after its operation, or leak
-//! communicators, threads, descriptors or memory. `tests/calls/guards.rs` and `tests/observer.rs` have buffers and observers
-//! whose code panics or uses NCCL.
+//! Random sequences of safe calls: operations, groups that fail, windows, registrations, children and abort handles. Nothing may
+//! crash, hang, return wrong values, write to a buffer after its operation, or leak communicators, threads, descriptors or memory.
+//! `tests/calls/guards.rs` and `tests/observer.rs` have buffers and observers whose code panics or uses NCCL.
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Sometimes one of them deviates from
 //! it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` sets the number of sequences, and `.ci/sanitize` runs
@@ -11,7 +10,6 @@
 
 mod checks;
 mod rank;
-mod sequence;
 
 use std::env;
 use std::process::{self, Command};
@@ -19,9 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use libnccl_test_support::random_inputs::{fresh_seed, from_environment};
+use libnccl::{Nccl, Result};
+use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment, mix};
 
-use checks::Usage;
+use checks::{Usage, Vault, assert_no_live_communicator, next_handles};
+use rank::Rank;
 
 /// Time after which a sequence counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -78,7 +78,7 @@ fn run(first: u64, count: u64) {
     for seed in first..first + count {
         eprintln!("seed {seed}");
         for _ in 0..from_environment("LIBNCCL_TEST_SEQUENCES_TRIES").unwrap_or(1) {
-            sequence::run(&nccl, seed);
+            run_sequence(&nccl, seed);
             DONE.fetch_add(1, Relaxed);
         }
         // The caches of the allocator and of the CPU backend are full by then.
@@ -89,4 +89,24 @@ fn run(first: u64, count: u64) {
     if count > 1 {
         warm.expect("there are sequences").check_end(Usage::settled());
     }
+}
+
+fn run_sequence(nccl: &Nccl, seed: u64) {
+    let mut random = Random(seed);
+    let (size, has_timeout) = (1 + random.below(3), random.below(4) > 0);
+    let (vault, start) = (Vault::default(), next_handles(nccl));
+    let id = nccl.unique_id().expect("a unique id");
+    thread::scope(|scope| {
+        for rank in 0..size {
+            let (own, program) = (Random(mix(seed ^ (rank as u64 + 1))), random.clone());
+            let mut this = Rank { nccl, program, own, has_timeout, scope, vault: &vault };
+            // Errors are expected.
+            scope.spawn(move || -> Result<()> {
+                let comm = this.join(size, rank, &id)?;
+                this.live(comm, 0)
+            });
+        }
+    });
+    vault.check();
+    assert_no_live_communicator(nccl, start);
 }

@@ -10,7 +10,6 @@ use libnccl::communicator::{MemoryStatistic, ShrinkMode};
 use libnccl::error::{LoadError, ResultCode};
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, StreamRef, UniqueId};
-use libnccl_observe::{RecordExt, Watchdog};
 use libnccl_test_support::random_inputs::{Random, mix};
 
 use crate::checks::{KEPT, Vault, WINDOW};
@@ -34,7 +33,6 @@ pub(crate) struct Rank<'scope, 'env> {
     pub(crate) has_timeout: bool,
     pub(crate) scope: &'scope Scope<'scope, 'env>,
     pub(crate) vault: &'env Vault,
-    pub(crate) watchdog: Option<&'env Watchdog>,
 }
 
 /// The objects of a communicator that live for more than one step.
@@ -86,9 +84,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
             let handle = comm.abort_handle();
             self.later(5000, move || drop(handle.abort()));
         }
-        if let Some(watchdog) = self.watchdog.filter(|_| self.own.coin()) {
-            watchdog.watch(&comm)?;
-        }
         let mut objects = Objects::default();
         let mut lived = Ok(());
         for _ in 0..1 + self.program.below(3) {
@@ -110,15 +105,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
             }
         }
         lived.and(ended)
-    }
-
-    fn record(&mut self, comm: &Communicator) {
-        let recorder = comm.record(4 + self.own.below(20));
-        self.later(3000, move || {
-            let records = recorder.records();
-            assert!(records.len() as u64 <= recorder.count(), "{records:?}");
-            assert!(recorder.to_json("test").contains("test"));
-        });
     }
 
     /// Aborts a communicator, perhaps during the call that follows.
@@ -176,9 +162,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         for _ in 0..self.program.below(7) {
             if self.own.once_in(40) {
                 self.leave_program(comm)?;
-            }
-            if self.own.once_in(10) {
-                self.record(comm);
             }
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
             let (step, mut numbers) = (self.program.below(20), Random(self.program.next()));
@@ -288,9 +271,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 let pending = self.nccl.group(|g| self.nccl.communicator(1, 0, &id).init_in(g))?;
                 if self.own.coin() { self.all_reduce(&pending.finish()?, 3) } else { Ok(()) }
             }
-            11 if numbers.once_in(8) => self.create_in_group_with_operation(),
-            12 if self.has_timeout => self.exchange(comm, 3_000, Some(SHORT_TIMEOUT)),
-            13 if self.has_timeout => self.borrow(comm),
+            11 | 12 if self.has_timeout => self.exchange(comm, 3_000, Some(SHORT_TIMEOUT)),
             _ => self.exchange(comm, numbers.pick(&[1, 10, 40_000]), None),
         }
     }
@@ -343,20 +324,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         }
         let grown = comm.grow(size, id.as_ref()).config(&config).init()?;
         self.live_in_child(Some(grown), depth)
-    }
-
-    /// Borrows a communicator that nothing else uses or ends, and uses it with a timeout, with ranks that are late.
-    fn borrow(&mut self, comm: &Communicator) -> Result<()> {
-        let Some(owner) = comm.split(Some(0), 0).init()? else { return Ok(()) };
-        let nccl = self.nccl;
-        let exchange = |borrowed: &Communicator| self.exchange(borrowed, 40_000, Some(SHORT_TIMEOUT));
-        // SAFETY: live, and used by nothing else as long as it is borrowed.
-        let used = unsafe { Communicator::borrow_raw(nccl, owner.as_raw(), exchange) };
-        if used.is_err() {
-            // Until the late ranks have written their data.
-            thread::sleep(SHORT_TIMEOUT * 4);
-        }
-        used
     }
 
     fn all_reduce(&self, comm: &Communicator, count: usize) -> Result<()> {
@@ -423,20 +390,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         }));
         assert!(!matches!(ended, Ok(Ok(()))), "the group has succeeded");
         assert_eq!(buffer, [7; 100], "the group has started its operation");
-        Ok(())
-    }
-
-    /// Creates a communicator, whose other rank never joins, in one group with an operation. The call must return, with any error.
-    fn create_in_group_with_operation(&self) -> Result<()> {
-        let config = Config::new().timeout(TIMEOUT);
-        let (own, missing) = (self.nccl.unique_id()?, self.nccl.unique_id()?);
-        let alone = self.nccl.communicator(1, 0, &own).config(&config).init()?;
-        let mut values = self.vault.buffer([1.0; 3]);
-        let _ = self.nccl.group(|g| {
-            let pending = self.nccl.communicator(2, 0, &missing).config(&config).init_in(g)?;
-            alone.all_reduce_in_place(&mut *values, ReduceOp::Sum, g.stream(STREAM))?;
-            Ok(pending)
-        });
         Ok(())
     }
 }
