@@ -12,7 +12,6 @@ cases! {
     group_inside_group_by_nccl_is_invalid_usage,
     panic_in_group_closes_the_group,
     invalid_size_or_rank_is_an_error_before_nccl,
-    simulate_on_old_library_is_unsupported,
 }
 
 /// Cases for a real library on a machine without a GPU.
@@ -98,16 +97,6 @@ fn invalid_size_or_rank_is_an_error_before_nccl(nccl: &Nccl) {
     );
     let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
     assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
-}
-
-fn simulate_on_old_library_is_unsupported(nccl: &Nccl) {
-    match nccl.simulate(|_| Ok(())) {
-        Err(Error::Unsupported { function: "ncclGroupSimulateEnd", since, .. }) => {
-            assert!(nccl.version() < since && since == Version::new(2, 22, 3));
-        }
-        estimate => assert_eq!(estimate.unwrap(), None, "for nothing"),
-    }
-    assert_outside_a_group(nccl);
 }
 
 fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
