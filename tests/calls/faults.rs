@@ -297,7 +297,7 @@ fn error_text_of_any_bytes_is_copied() {
         (ErrorText::Changing, "text 0"),
     ] {
         let fixture = Fixture::new();
-        fixture.fake.set_error_text(text);
+        fixture.fake.set(|fake| fake.error_text = text);
         fixture.fake.set_code("ncclAllReduce", 3);
         let Err(Error::Nccl { message, detail, .. }) = work(&fixture.comm) else { panic!("{text:?}") };
         for copied in [&message, &detail] {
@@ -347,7 +347,7 @@ fn any_result_of_ncclgetversion_loads_or_fails() {
 fn every_method_of_any_version_succeeds_or_is_unsupported() {
     for version in [1, 2_804, 9_999, 10_000, 22_105, i32::MAX] {
         for case in methods::all().iter().filter(|case| case.version == Version::HEADER) {
-            match run(case, Timing::Timeout, |fake| fake.set_version(version), None).result {
+            match run(case, Timing::Timeout, |fake| fake.set(|fake| fake.version = version), None).result {
                 Ok(()) | Err(Error::Unsupported { .. }) => {}
                 Err(error) => panic!("{} of {version}: {error}", case.name),
             }

@@ -299,7 +299,7 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
     };
     let config = Config::new().timeout(Duration::from_secs(9));
     refused(&nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap(), "is nonblocking");
-    fake.set_size_and_rank(1, 0);
+    fake.set(|fake| fake.size_and_rank = (1, 0));
     refused(&nccl.communicator(1, 0, &id(1)).init().unwrap(), "has one rank");
     fake.assert_clean("refused");
 }
@@ -401,7 +401,7 @@ fn group_left_open_by_failed_init_is_closed() {
     ];
     for (number, (function, act)) in acts.into_iter().enumerate() {
         let fixture = Fixture::new();
-        fixture.fake.leave_group_open_on_failed_init();
+        fixture.fake.set(|fake| fake.leaves_group_open = true);
         fixture.fake.set_code_once(function, 0, 1);
         let error = act(&fixture).unwrap_err();
         assert!(matches!(error, Error::Nccl { call, .. } if call == function), "{error}");

@@ -35,8 +35,8 @@ fn calls(fake: &FakeNccl) -> Vec<String> {
 /// Opens a library that works on the memory of a GPU or of the host, with the communicators of a job.
 fn open(is_host: bool, devices: &[i32]) -> (FakeNccl, Nccl, Vec<Communicator>) {
     let fake = FakeNccl::new();
-    fake.set_host_memory(is_host);
-    fake.set_size_and_rank(devices.len() as i32, 0);
+    fake.set(|fake| fake.has_host_memory = is_host);
+    fake.set(|fake| fake.size_and_rank = (devices.len() as i32, 0));
     let nccl = fake.nccl();
     let comms = nccl.init_all(devices).unwrap();
     fake.take_log();
@@ -104,7 +104,7 @@ fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
     let mut buffers = [8, 0].map(|length| nccl.alloc::<f32>(length).unwrap());
     sum(&comm, &mut buffers[0]);
     let registration = comm.register(&buffers[0]).unwrap();
-    fake.set_host_memory(false);
+    fake.set(|fake| fake.has_host_memory = false);
     assert_eq!(nccl.memory_space(), MemorySpace::Device);
     let elsewhere = alloc(&nccl);
     assert_eq!(elsewhere.as_slice(), None);
@@ -126,7 +126,7 @@ fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
 #[test]
 fn memory_space_changed_during_alloc_matches_the_memory() {
     let (fake, nccl, _comm) = host();
-    fake.end_host_memory_in_alloc();
+    fake.set(|fake| fake.ends_host_memory = true);
     assert_eq!(alloc(&nccl).as_slice(), None);
     assert_eq!(calls(&fake), [ALLOC, FREE, ALLOC, FREE], "first, the memory that may be host memory");
 }
@@ -293,7 +293,7 @@ fn buffer_that_stays_registered_is_never_freed() {
         assert_eq!(calls(&fake), [ALLOC, REGISTER, FREE]);
     }
     // NCCL succeeds with a null handle.
-    fake.set_registers(false);
+    fake.set(|fake| fake.registers = false);
     let (buffer, registration) = registered();
     registration.deregister().unwrap();
     drop(buffer);
@@ -501,7 +501,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
         (false, &[ALLOC, REGISTER_WINDOW, FREE]),
     ] {
         let (fake, nccl, comm) = device();
-        fake.set_registers(registers);
+        fake.set(|fake| fake.registers = registers);
         let mut buffer = alloc(&nccl);
         let window = window_of(&comm, &mut buffer);
         let addresses = [window.as_raw().addr(), window.user_ptr().unwrap().addr()];
@@ -596,7 +596,7 @@ fn window_flags_need_their_version_and_conflicts_are_errors() {
         assert_eq!(problem, expected);
     }
     let mut register = |flag, version: Version| {
-        fake.set_version(version.code().cast_signed());
+        fake.set(|fake| fake.version = version.code().cast_signed());
         let comm = fake.nccl().init_all(&[0]).unwrap().remove(0);
         calls(&fake);
         register_window(&comm, &mut buffer, flag).map(|_| calls(&fake).remove(0))

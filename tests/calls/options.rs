@@ -95,7 +95,7 @@ fn collective_options() -> Vec<Row<CollectiveConfig>> {
         ("2.31.2", new().cta_policy(CtaPolicy::Zero), "CTAPolicy=2"),
         ("2.31.2", new().user_profiler_tag(u64::MAX >> 1), "userProfilerTag=9223372036854775807"),
         ("2.31.2", new().alg_selection("ring"), r#"algSelection="ring""#),
-        ("2.32.3", with_event(), "launchCompletionEvent=0x40"),
+        ("2.32.3", with_event(), "launchCompletionEvent=0x0000000000000040"),
     ]
 }
 

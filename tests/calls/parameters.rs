@@ -35,12 +35,12 @@ fn get_bytes_grows_its_buffer() {
     let (fake, parameters) = open();
     let get = || parameters.get::<Vec<u8>>("KEY");
     for length in [2, 64, 65, 1000] {
-        fake.set_parameter_bytes(length);
+        fake.set(|fake| fake.parameter_bytes = length);
         assert_eq!(get().unwrap(), Some(vec![0xa5; length]));
     }
-    fake.set_parameter_bytes(i32::MAX as usize);
+    fake.set(|fake| fake.parameter_bytes = i32::MAX as usize);
     assert_eq!(get().unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
-    fake.set_parameter_bytes(0);
+    fake.set(|fake| fake.parameter_bytes = 0);
     fake.add_rule(writes("ncclParamGet", Output::Ones));
     assert_eq!(get().unwrap(), Some(Vec::new()), "a length of -1");
     fake.add_rule(writes("ncclParamBind", Output::Zeros));
@@ -51,7 +51,7 @@ fn get_bytes_grows_its_buffer() {
 #[test]
 fn threads_call_the_parameter_functions_of_one_library_in_turn() {
     let fake = FakeNccl::new();
-    fake.set_delay("ncclParam", Duration::from_millis(1));
+    fake.set(|fake| fake.delay = ("ncclParam", Duration::from_millis(1)));
     let calls: [fn(Nccl); 6] = [
         |nccl| assert!(nccl.parameters().unwrap().get::<String>("KEY").unwrap().is_some()),
         |nccl| assert!(nccl.parameters().unwrap().get::<Vec<u8>>("KEY").unwrap().is_some()),

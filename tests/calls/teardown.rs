@@ -141,7 +141,7 @@ fn invalid_size_or_rank_from_nccl_destroys_communicator() {
     for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
-        fake.set_size_and_rank(size, rank);
+        fake.set(|fake| fake.size_and_rank = (size, rank));
         for result in [nccl.communicator(4, 2, &id(1)).init().map(drop), nccl.init_all(&[0, 1]).map(drop)] {
             assert!(result.is_err(), "rank {rank} of {size}");
         }

@@ -53,7 +53,7 @@ fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
         let in_one_group = |borrowed: &Communicator| {
             fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
             fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
-            fake.set_delay("ncclCommGetAsyncError", Duration::from_millis(1));
+            fake.set(|fake| fake.delay = ("ncclCommGetAsyncError", Duration::from_millis(1)));
             nccl.group(|g| {
                 g.timeout(Duration::from_millis(10));
                 if !is_alone {
@@ -75,7 +75,7 @@ fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
 #[test]
 fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns() {
     let fake = FakeNccl::new();
-    fake.set_host_memory(true);
+    fake.set(|fake| fake.has_host_memory = true);
     let nccl = fake.nccl();
     let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
     fake.take_log();
@@ -117,7 +117,7 @@ fn communicator_after_timeout_is_aborted() {
 fn timeout_has_no_text_of_another_communicator() {
     for text in [ErrorText::Plain, ErrorText::Changing] {
         let (fake, _, comm) = nonblocking();
-        fake.set_error_text(text);
+        fake.set(|fake| fake.error_text = text);
         fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let Err(Error::Timeout { detail, .. }) = work(&comm) else { panic!("{text:?}") };
@@ -151,7 +151,7 @@ fn child_created_during_its_parents_abort_is_destroyed() {
     ];
     for (method, make) in makes {
         let fake = FakeNccl::new();
-        fake.set_host_memory(true);
+        fake.set(|fake| fake.has_host_memory = true);
         let config = Config::new().timeout(Duration::from_secs(60));
         let parent = fake.nccl().communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let handle = parent.abort_handle();
@@ -193,7 +193,7 @@ fn abort_handle_racing_with_work_aborts_once() {
     for round in 0..100 {
         let fake = FakeNccl::new();
         let comm = fake.nccl().communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
-        fake.set_delay("ncclCommGetAsyncError", Duration::from_micros(20));
+        fake.set(|fake| fake.delay = ("ncclCommGetAsyncError", Duration::from_micros(20)));
         let handle = comm.abort_handle();
         thread::scope(|scope| {
             let fake = &fake;

@@ -83,7 +83,7 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     if is_parameter {
         state.enter_parameters(function);
     }
-    let (slow, delay) = state.delay;
+    let (slow, delay) = state.behavior.delay;
     let mut delay = if function.starts_with(slow) { delay } else { Duration::ZERO };
     // Other threads may call meanwhile.
     loop {

@@ -17,8 +17,8 @@ use super::memory::Memory;
 use super::rule::{ErrorText, Output, Rule};
 
 /// The size, rank and device that communicators report.
-const SIZE: usize = 4;
-const RANK: usize = 2;
+const SIZE: c_int = 4;
+const RANK: c_int = 2;
 const DEVICE: i32 = 1;
 
 /// The address of every handle of a registration.
@@ -46,11 +46,50 @@ const CREATE_COMMS: [&str; 5] = [
     "ncclCommGrow",
 ];
 
+/// The behavior that a test can set.
+#[derive(Debug)]
+pub struct Behavior {
+    /// The code that `ncclGetVersion` writes.
+    pub version: c_int,
+    /// The size and the rank that communicators report.
+    pub size_and_rank: (c_int, c_int),
+    /// Whether the library says that it works on the host's memory.
+    pub has_host_memory: bool,
+    /// Whether the next allocation ends that, as CUDA does when another thread loads it.
+    pub ends_host_memory: bool,
+    /// Whether registrations and windows get a handle; without one, they succeed with null.
+    pub registers: bool,
+    /// Whether a failed initialization leaves a group open, as in 2.23.4 to 2.32.3.
+    pub leaves_group_open: bool,
+    /// The number of bytes of every parameter.
+    pub parameter_bytes: usize,
+    /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
+    pub error_text: ErrorText,
+    /// The start of the names of slow functions, and how long they take.
+    pub delay: (&'static str, Duration),
+}
+
+impl Default for Behavior {
+    fn default() -> Self {
+        Self {
+            version: sys::NCCL_VERSION_CODE.cast_signed(),
+            size_and_rank: (SIZE, RANK),
+            has_host_memory: false,
+            ends_host_memory: false,
+            registers: true,
+            leaves_group_open: false,
+            parameter_bytes: 3,
+            error_text: ErrorText::Plain,
+            delay: ("", Duration::ZERO),
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct State {
     /// The number of this fake.
     pub(super) fake: usize,
-    pub(super) version: c_int,
+    pub(super) behavior: Behavior,
     /// Functions that the library lacks.
     pub(super) absent: BTreeSet<&'static str>,
     pub(super) rules: Vec<Rule>,
@@ -67,21 +106,14 @@ pub(super) struct State {
     /// The states that `ncclCommGetAsyncError` reports, and the one that it reports after them.
     pub(super) async_states: VecDeque<u32>,
     pub(super) last_async_state: u32,
-    /// The start of the names of slow functions, and how long they take.
-    pub(super) delay: (&'static str, Duration),
     /// Set while a thread is in a parameter function.
     pub(super) is_in_parameters: bool,
-    pub(super) parameter_bytes: usize,
-    pub(super) error_text: ErrorText,
     /// The text that [`ErrorText::Changing`] changes.
     changing_text: Box<[u8; 8]>,
     keys: Box<[*const c_char; 3]>,
 
-    comms: Vec<Comm>,
-    pub(super) size: c_int,
-    pub(super) rank: c_int,
+    pub(super) comms: Vec<Comm>,
     groups: HashMap<ThreadId, Group>,
-    pub(super) leaves_group_open: bool,
     /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
     /// The places for the windows of communicators in progress.
@@ -96,10 +128,6 @@ pub(super) struct State {
     in_use: Vec<(&'static str, Vec<Argument>, String)>,
 
     pub(super) memory: Memory,
-    pub(super) has_host_memory: bool,
-    /// Set if the next allocation ends that, as CUDA does when another thread loads it.
-    pub(super) ends_host_memory: bool,
-    pub(super) registers: bool,
 }
 
 /// The groups that a thread has open.
@@ -117,8 +145,8 @@ struct Group {
 }
 
 #[derive(Default)]
-struct Comm {
-    is_alive: bool,
+pub(super) struct Comm {
+    pub(super) is_alive: bool,
     is_busy: bool,
     /// Set by an abort, even if it is only queued.
     is_aborted: bool,
@@ -126,9 +154,9 @@ struct Comm {
     is_incomplete: bool,
     ends: u32,
     /// Set while a graph contains its work.
-    has_graph: bool,
+    pub(super) has_graph: bool,
     /// The communicator whose work keeps the device busy.
-    blocked_by: Option<ncclComm_t>,
+    pub(super) blocked_by: Option<ncclComm_t>,
     /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
     name: Option<(*const c_char, String)>,
 }
@@ -174,13 +202,8 @@ impl State {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         Self {
             fake: NEXT.fetch_add(1, Ordering::Relaxed),
-            version: sys::NCCL_VERSION_CODE.cast_signed(),
             changing_text: Box::new(*b"text 00\0"),
             keys: Box::new([c"KEY".as_ptr(), ptr::null(), NOT_UTF8.as_ptr()]),
-            size: SIZE as c_int,
-            rank: RANK as c_int,
-            registers: true,
-            parameter_bytes: 3,
             ..Self::default()
         }
     }
@@ -200,22 +223,6 @@ impl State {
 
     fn group(&mut self) -> &mut Group {
         self.groups.entry(thread::current().id()).or_default()
-    }
-
-    pub(super) fn capture(&mut self, raw: ncclComm_t) {
-        self.comm(raw).expect("a communicator").has_graph = true;
-    }
-
-    pub(super) fn destroy_graphs(&mut self) {
-        self.comms.iter_mut().for_each(|comm| comm.has_graph = false);
-    }
-
-    pub(super) fn live_communicators(&self) -> usize {
-        self.comms.iter().filter(|comm| comm.is_alive).count()
-    }
-
-    pub(super) fn block_end(&mut self, raw: ncclComm_t, until_aborted: ncclComm_t) {
-        self.comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
     }
 
     /// Returns whether a call that destroys communicators has to wait.
@@ -270,7 +277,7 @@ impl State {
         }
     }
 
-    fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
+    pub(super) fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
         number(raw).and_then(|number| self.comms.get_mut(number))
     }
 
@@ -305,7 +312,7 @@ impl State {
     }
 
     fn end(&mut self, raw: ncclComm_t) {
-        if self.has_host_memory {
+        if self.behavior.has_host_memory {
             // Its call ends, and may have created a child before.
             self.complete_children();
         }
@@ -385,7 +392,7 @@ impl State {
         if group.depth > 0 {
             group.error = code;
         }
-        if self.leaves_group_open && CREATE_COMMS.contains(&function) {
+        if self.behavior.leaves_group_open && CREATE_COMMS.contains(&function) {
             self.group().depth += 1;
         }
     }
@@ -417,11 +424,11 @@ impl State {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
             ("ncclParamGet", &[_, Argument::Address(out), Argument::Number(capacity), _]) => {
-                if capacity < self.parameter_bytes as i64 {
+                if capacity < self.behavior.parameter_bytes as i64 {
                     return INVALID_ARGUMENT;
                 }
                 // SAFETY: the caller's buffer of `capacity` bytes.
-                unsafe { out.cast::<u8>().write_bytes(0xa5, self.parameter_bytes) };
+                unsafe { out.cast::<u8>().write_bytes(0xa5, self.behavior.parameter_bytes) };
             }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
@@ -497,7 +504,7 @@ impl State {
     }
 
     fn window(&self) -> *mut c_void {
-        ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
+        ptr::without_provenance_mut(if self.behavior.registers { WINDOW } else { 0 })
     }
 
     /// Writes the outputs of a call: those of a rule, immediately, or what NCCL writes, perhaps later.
@@ -548,10 +555,10 @@ impl State {
     fn new_handle(&mut self, function: &str, arguments: &[Argument]) -> *mut c_void {
         match function {
             "ncclMemAlloc" => {
-                self.has_host_memory &= !self.ends_host_memory;
+                self.behavior.has_host_memory &= !self.behavior.ends_host_memory;
                 self.memory.allocate(Argument::length(arguments))
             }
-            "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
+            "ncclCommRegister" if self.behavior.registers => ptr::without_provenance_mut(REGISTRATION),
             "ncclCommRegister" => ptr::null_mut(),
             "ncclCommWindowRegister" => self.window(),
             "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
@@ -628,9 +635,9 @@ impl State {
     /// Returns the number that a call writes.
     fn correct_number(&mut self, function: &str, arguments: &[Argument]) -> i64 {
         match function {
-            "ncclGetVersion" => self.version.into(),
-            "ncclCommCount" => self.size.into(),
-            "ncclCommUserRank" => self.rank.into(),
+            "ncclGetVersion" => self.behavior.version.into(),
+            "ncclCommCount" => self.behavior.size_and_rank.0.into(),
+            "ncclCommUserRank" => self.behavior.size_and_rank.1.into(),
             "ncclCommCuDevice" => DEVICE.into(),
             "ncclCommMemStats" => 4096,
             "ncclCommGetAsyncError" => {
@@ -653,7 +660,7 @@ impl State {
                 self.operators.push((ncclRedOp_t(op), comm));
                 op.into()
             }
-            "ncclParamGet" => self.parameter_bytes as i64,
+            "ncclParamGet" => self.behavior.parameter_bytes as i64,
             "ncclParamGetParameter" => 5,
             "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
             // Every parameter of a numeric type.
@@ -684,11 +691,11 @@ impl State {
             Argument::Text(key) => string(*key) == "\"LIBNCCL_MEMORY_SPACE\"",
             _ => false,
         });
-        if is_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
+        if is_memory_space && self.behavior.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
     }
 
     pub(super) fn next_error_text(&mut self) -> *const c_char {
-        match self.error_text {
+        match self.behavior.error_text {
             ErrorText::Plain => c"a text".as_ptr(),
             ErrorText::Null => ptr::null(),
             ErrorText::Empty => c"".as_ptr(),
