@@ -88,30 +88,6 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
     fake.assert_clean("failed group");
 }
 
-#[test]
-fn communicator_after_timeout_is_aborted() {
-    let (fake, nccl, comm) = nonblocking();
-    let halves = comm.pre_mul_sum(0.5_f32).unwrap();
-    fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);
-    fake.set_async_states([], IN_PROGRESS);
-    assert!(matches!(comm.all_reduce_in_place(recv(1), &halves, stream()), Err(Error::Timeout { .. })));
-    fake.take_log();
-    for result in [
-        work(&comm),
-        comm.async_error().map(drop),
-        comm.split(None, 0).init().map(drop),
-        nccl.group(|g| comm.send(send::<f32>(1), 0, g.stream(stream()))),
-    ] {
-        assert!(matches!(result, Err(Error::Aborted { .. })), "{result:?}");
-    }
-    assert!(comm.as_raw().is_null());
-    drop(halves);
-    comm.abort_handle().abort().unwrap();
-    comm.destroy().ok();
-    assert_eq!(aborts(&fake), 0);
-    fake.assert_clean("after a timeout");
-}
-
 /// NCCL has one text for all communicators, perhaps from a call long ago.
 #[test]
 fn timeout_has_no_text_of_another_communicator() {

@@ -2,17 +2,16 @@
 #![allow(unsafe_code)] // Registers windows and borrows communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use libnccl::communicator::{MemoryStatistic, ShrinkMode};
-use libnccl::error::{LoadError, ResultCode};
+use libnccl::error::LoadError;
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, StreamRef, UniqueId};
 use libnccl_test_support::random_inputs::{Random, mix};
 
-use crate::checks::{KEPT, Vault, WINDOW};
+use crate::checks::Vault;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -21,6 +20,9 @@ const TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The timeout of groups some of whose ranks are late.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(3);
+
+/// The elements of a buffer that may become a window.
+const WINDOW: usize = 1024;
 
 /// The state that the communicators of a rank share.
 pub(crate) struct Rank<'scope, 'env> {
@@ -88,7 +90,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         let mut lived = Ok(());
         for _ in 0..1 + self.program.below(3) {
             lived = self.run_steps(&comm, &mut objects, depth);
-            self.end_objects(&comm, &mut objects);
+            self.end_objects(&mut objects);
             if let Err(error) = &lived {
                 assert!(!error.to_string().contains("is in use"), "nothing uses {comm:?}: {error}");
                 break;
@@ -132,7 +134,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         }
     }
 
-    fn end_objects(&mut self, comm: &Communicator, objects: &mut Objects) {
+    fn end_objects(&mut self, objects: &mut Objects) {
         for window in std::mem::take(&mut objects.windows) {
             match self.own.below(4) {
                 0 => drop(window.deregister()),
@@ -141,21 +143,13 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 _ => drop(window),
             }
         }
-        let registrations = std::mem::take(&mut objects.registrations);
-        let (number, mut deferred) = (registrations.len(), 0);
-        for registration in registrations {
+        for registration in std::mem::take(&mut objects.registrations) {
             match self.own.below(3) {
                 0 => drop(registration.deregister()),
-                1 => {
-                    deferred += 1;
-                    self.later(500, move || drop(registration));
-                }
+                1 => self.later(500, move || drop(registration)),
                 _ => drop(registration),
             }
         }
-        // A deferred one may find an abort in progress.
-        let is_healthy = matches!(comm.async_error(), Ok(ResultCode::SUCCESS));
-        KEPT.fetch_add(if is_healthy { deferred } else { number }, Relaxed);
     }
 
     fn run_steps(&mut self, comm: &Communicator, objects: &mut Objects, depth: usize) -> Result<()> {
@@ -235,9 +229,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
             }
             6 => {
                 let Some(buffer) = objects.buffers.last_mut() else { return Ok(()) };
-                let registered = comm.register(buffer);
-                KEPT.fetch_add(usize::from(registered.is_err()), Relaxed);
-                objects.registrations.push(registered?);
+                objects.registrations.push(comm.register(buffer)?);
                 if self.own.coin() {
                     objects.registrations.swap_remove(0).deregister()?;
                 }
@@ -362,7 +354,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut buffer = self.nccl.alloc::<f32>(WINDOW)?;
-        KEPT.fetch_add(1, Relaxed);
         // SAFETY: the ranks of the program pass the same size, and no other ranks register any.
         let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
         assert!(buffer.as_slice().is_none());

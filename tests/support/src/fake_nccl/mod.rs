@@ -64,16 +64,8 @@ impl FakeNccl {
 
     /// Opens the fake as a library.
     pub fn load(&self) -> Result<Nccl, LoadError> {
-        let (absent, fails_ids) = {
-            let state = self.state();
-            let fails_ids = state.rules.iter().any(|rule| rule.function == "ncclGetUniqueId");
-            (state.absent.clone(), fails_ids)
-        };
-        let mut table = functions::ALL;
-        if fails_ids {
-            table.ncclGetUniqueId = Some(functions::next_get_unique_id());
-        }
-        let table = restricted(table, |name| !absent.contains(name));
+        let absent = self.state().absent.clone();
+        let table = restricted(functions::ALL, |name| !absent.contains(name));
         // SAFETY: the signatures are the header's, and the fake keeps NCCL's contracts as far as the facade relies on
         // them.
         unsafe { Nccl::from_table("the fake NCCL", table) }
