@@ -10,6 +10,8 @@ cases! {
     borrowed_communicator_is_not_destroyed,
     aborted_or_dropped_rank_is_a_remote_error_at_peers,
     shrink_after_lost_rank_works,
+    #[cfg(feature = "device-api")]
+    properties_match_the_communicator,
     failed_group_creates_no_ranks,
     last_error_is_of_the_failed_init_and_not_of_the_cleanup,
     invalid_split_shrink_and_grow_arguments_are_errors,
@@ -69,6 +71,22 @@ fn aborted_or_dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
             _ => drop(comm),
         });
     }
+}
+
+#[cfg(feature = "device-api")]
+fn properties_match_the_communicator(nccl: &Nccl) {
+    let Some(query) = nccl.as_raw_device().ncclCommQueryProperties else { return };
+    let all = on_threads(nccl, 3, |comm| (comm.rank(), comm.device(), comm.properties().unwrap()));
+    for (rank, device, found) in all {
+        assert_eq!((found.rank, found.size, found.cuda_device), (rank, 3, device), "{found:?}");
+        let kernels = (found.device_api, found.multimem);
+        assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
+    }
+    let initial = libnccl::sys::device::ncclCommProperties_t::initializer(nccl.version().code());
+    let mut properties = initial;
+    // SAFETY: the communicator is checked for null; the struct has its layout.
+    let code = unsafe { query(std::ptr::null_mut(), &raw mut properties) };
+    assert_eq!((ResultCode::from_raw(code), properties), (ResultCode::INVALID_ARGUMENT, initial));
 }
 
 /// With a blocking and with a nonblocking communicator.

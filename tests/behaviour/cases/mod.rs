@@ -2,7 +2,6 @@
 
 mod arguments;
 mod common;
-mod device;
 mod element_types;
 mod groups;
 mod lifecycle;
@@ -18,15 +17,8 @@ use libnccl::buffer::MemorySpace;
 use common::Case;
 
 /// The cases that need communicators of host memory.
-const ON_HOST_MEMORY: &[&[Case]] = &[
-    arguments::CASES,
-    #[cfg(feature = "device-api")]
-    device::ON_HOST_MEMORY,
-    element_types::CASES,
-    groups::CASES,
-    lifecycle::CASES,
-    nonblocking::CASES,
-];
+const ON_HOST_MEMORY: &[&[Case]] =
+    &[arguments::CASES, element_types::CASES, groups::CASES, lifecycle::CASES, nonblocking::CASES];
 
 /// The cases that run with an implementation: all if it works on host memory, otherwise those that need no
 /// communicator.
@@ -38,8 +30,6 @@ pub(crate) struct Selection {
 impl Selection {
     pub(crate) fn of(nccl: &Nccl) -> Self {
         let mut run = [no_communicator::CASES, parameters::CASES].concat();
-        #[cfg(feature = "device-api")]
-        run.extend(device::CASES);
         let on_host_memory = ON_HOST_MEMORY.concat();
         if nccl.memory_space() == MemorySpace::Host {
             run.extend(on_host_memory);

@@ -1,5 +1,7 @@
 //! Cases that need no communicator, and so no GPU.
 
+#[cfg(feature = "device-api")]
+use libnccl::buffer::MemorySpace;
 use libnccl::error::ResultCode;
 use libnccl::{Error, Nccl, UniqueId, Version, sys};
 
@@ -8,6 +10,8 @@ use super::common::cases;
 cases! {
     version_matches_ncclgetversion,
     functions_present_match_their_version,
+    #[cfg(feature = "device-api")]
+    device_functions_present_match_their_version,
     empty_group_returns_the_closures_result,
     group_inside_group_by_nccl_is_invalid_usage,
     panic_in_group_closes_the_group,
@@ -49,6 +53,21 @@ fn functions_present_match_their_version(nccl: &Nccl) {
     }
     let unknown = nccl.require("ncclFrobnicate").unwrap_err().to_string();
     assert_eq!(unknown, format!("require: nccl.h of {} has no ncclFrobnicate", Version::HEADER));
+}
+
+/// The CPU backend has no device functions, but its shared object has.
+#[cfg(feature = "device-api")]
+fn device_functions_present_match_their_version(nccl: &Nccl) {
+    let names = nccl.as_raw_device().present().map(|(name, _)| name);
+    assert!(names.eq(sys::device::DeviceFunctions::NAMES.iter().copied()));
+    for (name, present) in nccl.as_raw_device().present() {
+        let since = sys::since(name).unwrap();
+        let expected = match nccl.memory_space() {
+            MemorySpace::Device => since <= nccl.version().code(),
+            _ => !matches!(nccl.backend(), libnccl::Backend::InProcess { .. }),
+        };
+        assert_eq!(present, expected, "{name}, since {since}, in {}", nccl.version());
+    }
 }
 
 fn empty_group_returns_the_closures_result(nccl: &Nccl) {
