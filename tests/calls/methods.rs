@@ -256,101 +256,73 @@ fn with_queries(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<Str
     [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(queries)).collect()
 }
 
+#[rustfmt::skip]
 fn initializations() -> Vec<Case> {
-    let creating = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
-        Case::new(name, with_queries(call, [2]), act)
-    };
-    // The child of a nonblocking communicator may be created after the call, even if that was a success.
-    let polled = |comm: usize| format!("ncclCommGetAsyncError(comm{comm}, &)");
-    let derivation = |call: &str| {
-        let calls = [call.to_string(), polled(0)].into_iter();
-        calls.chain(with_queries("", [2]).into_iter().skip(1)).collect::<Vec<_>>()
-    };
-    let deriving = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
-        Case::new(name, derivation(call), act)
-    };
-    let splitting = |name: &str, call: &str, act: fn(&Fixture) -> Result<Option<Communicator>>| {
-        Case::new(name, derivation(call), act)
-    };
-    let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {blocking=0})";
-    let mut cases = vec![
-        creating("init", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.communicator(4, 2, &id(1)).init()),
-        creating("init with options", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
-            f.nccl.communicator(4, 2, &id(1)).config(&f.timed()).init()
+    type Create = fn(&Fixture) -> Result<Communicator>;
+    let created: [(&str, &str, Create); 6] = [
+        ("init", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.communicator(4, 2, &id(1)).init()),
+        ("init with options", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})",
+            |f| f.nccl.communicator(4, 2, &id(1)).config(&f.timed()).init()),
+        ("init with a timeout, then options", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 splitShare=1})", |f| {
+            let (timeout, options) = (f.timed().timeout_duration().unwrap(), Config::new().split_share(true));
+            f.nccl.communicator(4, 2, &id(1)).timeout(timeout).config(&options).init()
         }),
-        creating(
-            "init with a timeout, then options",
-            "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 splitShare=1})",
-            |f| {
-                let timeout = f.timed().timeout_duration().unwrap();
-                f.nccl
-                    .communicator(4, 2, &id(1))
-                    .timeout(timeout)
-                    .config(&Config::new().split_share(true))
-                    .init()
-            },
-        ),
-        creating("init by several ids", scalable, |f| {
-            f.nccl.communicator(4, 2, &id(1)).ids(&[id(1), id(2)]).config(&f.timed()).init()
+        ("init by several ids", "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {blocking=0})",
+            |f| f.nccl.communicator(4, 2, &id(1)).ids(&[id(1), id(2)]).config(&f.timed()).init()),
+        ("init by one id of several", "ncclCommInitRank(&, 4, id1, 2)",
+            |f| f.nccl.communicator(4, 2, &id(1)).ids(&[id(1)]).init()),
+        ("init of a rank that grows", "ncclCommGrow(null, 9, id1, 8, &, {blocking=0})",
+            |f| f.nccl.communicator(9, 8, &id(1)).grow().config(&f.timed()).init()),
+    ];
+    type Derive = fn(&Fixture) -> Result<Option<Communicator>>;
+    let derived: [(&str, &str, Derive); 7] = [
+        ("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| f.comm.grow(9, Some(&id(1))).init().map(Some)),
+        ("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})",
+            |f| f.comm.grow(9, None).config(&f.timed()).init().map(Some)),
+        ("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)",
+            |f| f.comm.shrink(&[3, 1], ShrinkMode::Default).init().map(Some)),
+        ("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
+            f.comm.shrink(&[0], ShrinkMode::Abort).config(&Config::new().shrink_share(true)).init().map(Some)
         }),
-        creating("init by one id of several", "ncclCommInitRank(&, 4, id1, 2)", |f| {
-            f.nccl.communicator(4, 2, &id(1)).ids(&[id(1)]).init()
-        }),
-        Case::new("init_all", with_queries("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| {
-            f.nccl.init_all(&[0, 2, 1])
-        }),
-        creating("init of a rank that grows", "ncclCommGrow(null, 9, id1, 8, &, {blocking=0})", |f| {
-            f.nccl.communicator(9, 8, &id(1)).grow().config(&f.timed()).init()
-        }),
-        deriving("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| f.comm.grow(9, Some(&id(1))).init()),
-        deriving("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |f| {
-            f.comm.grow(9, None).config(&f.timed()).init()
-        }),
-        deriving("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |f| {
-            f.comm.shrink(&[3, 1], ShrinkMode::Default).init()
-        }),
-        deriving("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
-            f.comm.shrink(&[0], ShrinkMode::Abort).config(&Config::new().shrink_share(true)).init()
-        }),
-        splitting("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| f.comm.split(Some(7), -3).init()),
-        splitting("split with a timeout", "ncclCommSplit(comm0, 7, 0, &, {blocking=0})", |f| {
-            f.comm.split(Some(7), 0).config(&f.timed()).init()
-        }),
-        Case::new(
-            "split without a color",
-            ["ncclCommSplit(comm0, -1, 3, &, null)".to_string(), polled(0)],
-            |f| f.comm.split(None, 3).init(),
-        ),
+        ("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| f.comm.split(Some(7), -3).init()),
+        ("split with a timeout", "ncclCommSplit(comm0, 7, 0, &, {blocking=0})",
+            |f| f.comm.split(Some(7), 0).config(&f.timed()).init()),
+        ("split without a color", "ncclCommSplit(comm0, -1, 3, &, null)", |f| f.comm.split(None, 3).init()),
     ];
     type Options = fn(&Fixture) -> Config;
-    let options: [(&str, Options, &str); 2] = [
+    let grouped: [(&str, Options, &str); 2] = [
         ("init_in", |_| Config::new(), "ncclCommInitRank(&, 4, id1, 2)"),
         ("init_in with options", |f| f.timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
     ];
-    for (name, config, call) in options {
-        // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
-        let calls = in_group([call.into()]).into_iter().chain(with_queries("", [2]).into_iter().skip(1));
-        cases.push(Case::new(name, calls, move |f| {
+    let queries = || with_queries("", [2]).into_iter().skip(1);
+    let created = created.map(|(name, call, create)| Case::new(name, with_queries(call, [2]), create));
+    // The child may be created after the call, even if that was a success.
+    let derived = derived.map(|(name, call, derive)| {
+        let queries = queries().take(if name == "split without a color" { 0 } else { 4 });
+        Case::new(name, [call.into(), "ncclCommGetAsyncError(comm0, &)".into()].into_iter().chain(queries), derive)
+    });
+    // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
+    let grouped = grouped.map(|(name, config, call)| {
+        Case::new(name, in_group([call.into()]).into_iter().chain(queries()), move |f| {
             f.nccl.group(|g| f.nccl.communicator(4, 2, &id(1)).config(&config(f)).init_in(g))?.finish()
-        }));
-    }
-    cases
+        })
+    });
+    let all = Case::new("init_all", with_queries("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| f.nccl.init_all(&[0, 2, 1]));
+    created.into_iter().chain(derived).chain(grouped).chain([all]).collect()
 }
 
+#[rustfmt::skip]
 fn lifecycles() -> Vec<Case> {
     // One element, as NCCL drops empty operations.
     let barrier = "ncclAllReduce(0x20000, 0x20000, 1, Uint8, Max, comm0, 0x5)";
-    let grouped_barrier = ["ncclGroupStart()", barrier, "ncclGroupEnd()"];
     let polled = "ncclCommGetAsyncError(comm0, &)";
     let finalized = ["ncclCommFinalize(comm1)", "ncclCommGetAsyncError(comm1, &)", "ncclCommDestroy(comm1)"];
-    vec![
-        Case::new("async_error", ["ncclCommGetAsyncError(comm0, &)"], |f| f.comm.async_error()),
-        Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |f| {
-            f.comm.memory(MemoryStatistic::Suspendable)
-        }),
-        Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |f| {
-            f.comm.memory(MemoryStatistic::Total)
-        }),
+    let aborted = ["ncclCommAbort(comm1)"];
+    let barriers = forms(("barrier", false, vec![barrier.into()], |f, on| f.comm.barrier(recv::<u8>(3), on)));
+    let others = [
+        Case::new("async_error", [polled], |f| f.comm.async_error()),
+        Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |f| f.comm.memory(MemoryStatistic::Suspendable)),
+        Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |f| f.comm.memory(MemoryStatistic::Total)),
         Case::new("suspend", ["ncclCommSuspend(comm0, 1)", polled], |f| f.comm.suspend()),
         Case::new("resume", ["ncclCommResume(comm0)", polled], |f| f.comm.resume()),
         Case::new("revoke", ["ncclCommRevoke(comm0, 0)"], |f| f.comm.revoke()),
@@ -361,33 +333,24 @@ fn lifecycles() -> Vec<Case> {
             f.fake.forget_operators();
             Ok(())
         }),
-        Case::new("barrier", [barrier], |f| f.comm.barrier(recv::<u8>(3), stream())),
-        Case::new("grouped barrier", grouped_barrier, |f| {
-            f.nccl.group(|g| f.comm.barrier(recv::<u8>(3), g.stream(stream())))
-        }),
         Case::new("destroy", finalized[1..].to_vec(), |f| f.spare().destroy()),
-        Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
-        Case::new("abort_all", ["ncclCommAbort(comm1)"], |f| {
-            AbortHandle::abort_all([f.spare().abort_handle()])
-        }),
-        Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |f| f.spare().abort_handle().abort()),
+        Case::new("abort", aborted, |f| f.spare().abort()),
+        Case::new("abort_all", aborted, |f| AbortHandle::abort_all([f.spare().abort_handle()])),
+        Case::new("abort by a handle", aborted, |f| f.spare().abort_handle().abort()),
         Case::new("finalize and destroy", finalized, |f| f.spare().finalize()?.destroy()),
-        Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |f| {
+        Case::new("finalize and abort", [finalized[0], aborted[0]], |f| {
             let comm = f.spare();
             let handle = comm.abort_handle();
             let _finalized = comm.finalize()?;
             handle.abort()
         }),
-        Case::new("drop", ["ncclCommAbort(comm1)"], |f| {
-            drop(f.spare());
-            Ok(())
-        })
-        .ignoring(&["ncclCommAbort"]),
+        Case::new("drop", aborted, |f| { drop(f.spare()); Ok(()) }).ignoring(&["ncclCommAbort"]),
         Case::new("into_raw and from_raw", &with_queries("", [1])[1..], |f| {
             // SAFETY: taken from `into_raw` just before.
             unsafe { Communicator::from_raw(&f.nccl, f.spare().into_raw()) }
         }),
-    ]
+    ];
+    barriers.into_iter().chain(others).collect()
 }
 
 /// Registers a window, passes it to `act`, and deregisters it.

@@ -1,8 +1,10 @@
 //! The arguments of C calls, by what NCCL does with them, and their text in the log.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Debug;
+use std::mem::offset_of;
+use std::ptr;
 
 use libnccl::sys::{
     CUstream_st, ncclCollConfig_t, ncclComm_t, ncclCommMemStat_t, ncclConfig_t, ncclDataType_t,
@@ -214,6 +216,12 @@ fn set_fields(config: &dyn Debug, plain: &dyn Debug, strings: &[(&str, *const c_
 }
 
 fn config_text(config: &ncclConfig_t) -> String {
+    // Later versions have fields in the padding.
+    let end = offset_of!(ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
+    // SAFETY: the caller's struct, whose padding the facade has written.
+    let padding =
+        unsafe { std::slice::from_raw_parts(ptr::from_ref(config).cast::<u8>(), size_of_val(config)) };
+    assert!(padding[end..].iter().all(|byte| *byte == 0), "the padding is not zero");
     let strings = [("netName", config.netName), ("commName", config.commName)];
     set_fields(config, &ncclConfig_t::initializer(), &strings)
 }
