@@ -47,6 +47,11 @@ const LEGAL: &[(&str, &str)] = &[
         c.all_reduce_in_place(&mut *b, SUM, STREAM)?;
         c.all_reduce_in_place(b, SUM, STREAM)
     }"),
+    // Regression: cudarc lets safe code make any type an element, such as char.
+    ("an element type by an unsafe implementation", "#[derive(Clone, Copy)] #[repr(transparent)] struct Meters(f32);
+    // SAFETY: an f32.
+    unsafe impl Element for Meters { const DATA_TYPE: DataType = f32::DATA_TYPE; }
+    fn f(c: &Communicator, b: &mut [Meters]) -> Result<()> { c.all_reduce_in_place(b, SUM, STREAM) }"),
     ("a function over every kind of buffer",
     "fn double<B: ?Sized>(c: &Communicator, b: &mut B) -> Result<()>
     where
@@ -115,6 +120,16 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
     }"),
     ("a stream of a group whose lifetime shrinks", "lifetime may not live long enough",
     "fn f<'long: 'short, 'short>(on: OnStream<'long, 'long>) -> OnStream<'short, 'long> { on }"),
+    ("an element type by a safe implementation", "E0200",
+    "#[derive(Clone, Copy)] struct Meters(f32);
+    impl Element for Meters { const DATA_TYPE: DataType = f32::DATA_TYPE; }"),
+    // Regression: ferrotorch takes a raw stream in a safe function.
+    ("a raw stream in safe code", "E0133", "fn f() -> StreamRef<'static> { StreamRef::from_raw(std::ptr::null_mut()) }"),
+    // Regression: ztensor lets a group change its thread.
+    ("a group of another thread", "cannot be sent between threads safely",
+    "fn send<T: Send>(_: T) {} fn f(group: Group<'static, 'static>) { send(group) }"),
+    ("a pending communicator of another thread", "cannot be sent between threads safely",
+    "fn send<T: Send>(_: T) {} fn f(pending: PendingCommunicator) { send(pending) }"),
     ("a communicator that is destroyed in the group", "E0505",
     "fn f(n: &Nccl, c: Communicator, b: &mut [f32]) -> Result<()> {
         n.group(|g| { c.all_gather_in_place(b, g.stream(STREAM))?; c.destroy() })

@@ -284,8 +284,8 @@ fn every_absent_function_is_unsupported() {
 fn error_text_of_any_bytes_is_copied() {
     for (text, expected) in [
         (ErrorText::Null, ""),
-        (ErrorText::Empty, ""),
-        (ErrorText::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
+        (ErrorText::Of(c""), ""),
+        (ErrorText::Of(c"\xff\xfe broken \xc3"), "\u{fffd}\u{fffd} broken \u{fffd}"),
         (ErrorText::Long, "xxx"),
         (ErrorText::Changing, "text 0"),
     ] {

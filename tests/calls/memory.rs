@@ -32,25 +32,14 @@ fn calls(fake: &FakeNccl) -> Vec<String> {
     log
 }
 
-/// Opens a library that works on the memory of a GPU or of the host, with the communicators of a job.
-fn open(is_host: bool, devices: &[i32]) -> (FakeNccl, Nccl, Vec<Communicator>) {
+/// Opens a library that works on the memory of a GPU or of the host, with a communicator of one rank.
+fn open(is_host: bool) -> (FakeNccl, Nccl, Communicator) {
     let fake = FakeNccl::new();
-    fake.set(|fake| fake.has_host_memory = is_host);
-    fake.set(|fake| fake.size_and_rank = (devices.len() as i32, 0));
+    fake.set(|fake| (fake.has_host_memory, fake.size_and_rank) = (is_host, (1, 0)));
     let nccl = fake.nccl();
-    let comms = nccl.init_all(devices).unwrap();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
     fake.take_log();
-    (fake, nccl, comms)
-}
-
-fn device() -> (FakeNccl, Nccl, Communicator) {
-    let (fake, nccl, mut comms) = open(false, &[0]);
-    (fake, nccl, comms.remove(0))
-}
-
-fn host() -> (FakeNccl, Nccl, Communicator) {
-    let (fake, nccl, mut comms) = open(true, &[0]);
-    (fake, nccl, comms.remove(0))
+    (fake, nccl, comm)
 }
 
 fn alloc(nccl: &Nccl) -> NcclBuffer<f32> {
@@ -100,7 +89,7 @@ const CODES: [u32; 8] = [1, 2, 3, 4, 5, 6, 8, 77];
 /// For example, the program loads CUDA.
 #[test]
 fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
-    let (fake, nccl, comm) = host();
+    let (fake, nccl, comm) = open(true);
     let mut buffers = [8, 0].map(|length| nccl.alloc::<f32>(length).unwrap());
     sum(&comm, &mut buffers[0]);
     let registration = comm.register(&buffers[0]).unwrap();
@@ -125,7 +114,7 @@ fn buffer_keeps_its_memory_space_when_the_librarys_changes() {
 /// Another thread may load CUDA during the allocation.
 #[test]
 fn memory_space_changed_during_alloc_matches_the_memory() {
-    let (fake, nccl, _comm) = host();
+    let (fake, nccl, _comm) = open(true);
     fake.set(|fake| fake.ends_host_memory = true);
     assert_eq!(alloc(&nccl).as_slice(), None);
     assert_eq!(calls(&fake), [ALLOC, FREE, ALLOC, FREE], "first, the memory that may be host memory");
@@ -133,7 +122,7 @@ fn memory_space_changed_during_alloc_matches_the_memory() {
 
 #[test]
 fn zero_length_uses_no_memory_and_overflow_is_an_error() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comm) = open(false);
     let mut empty = nccl.alloc::<f32>(0).unwrap();
     assert_eq!((empty.len(), empty.get(..).map(|view| view.len())), (0, Some(0)));
     sum(&comm, &mut empty);
@@ -157,7 +146,7 @@ fn zero_length_uses_no_memory_and_overflow_is_an_error() {
 
 #[test]
 fn misaligned_memory_is_invalid_usage() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comm) = open(false);
     fake.misalign_memory(1);
     assert!(matches!(nccl.alloc::<f32>(1), Err(Error::InvalidUsage { call: "alloc", .. })));
     fake.misalign_memory(8);
@@ -188,7 +177,7 @@ fn buffer_with_work_in_flight_is_not_freed() {
     ];
     let busy = "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
     for (name, is_free, act) in uses {
-        let (fake, nccl, comm) = device();
+        let (fake, nccl, comm) = open(false);
         let [mut dropped, mut freed, mut idle] = [(); 3].map(|()| alloc(&nccl));
         for buffer in [&mut dropped, &mut freed, &mut idle] {
             act(&nccl, &comm, buffer);
@@ -254,7 +243,7 @@ fn registration_in_any_drop_order_is_removed_before_its_memory() {
         },
     ];
     for end in ends {
-        let (fake, nccl, comm) = device();
+        let (fake, nccl, comm) = open(false);
         let buffer = alloc(&nccl);
         let registration = comm.register(&buffer).unwrap();
         end(&nccl, buffer, registration);
@@ -264,7 +253,7 @@ fn registration_in_any_drop_order_is_removed_before_its_memory() {
 
 #[test]
 fn buffer_that_stays_registered_is_never_freed() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comm) = open(false);
     let registered = || -> (NcclBuffer<f32>, Registration) {
         let buffer = alloc(&nccl);
         let registration = comm.register(&buffer).unwrap();
@@ -300,22 +289,6 @@ fn buffer_that_stays_registered_is_never_freed() {
     assert_eq!(calls(&fake), [FREE]);
 }
 
-/// NCCL removes the registrations of all ranks of a process together, when the last of these ranks is destroyed.
-#[test]
-fn registration_of_aborted_rank_keeps_its_memory() {
-    let (fake, nccl, comms) = open(false, &[0, 1]);
-    let mut buffers = [(); 3].map(|()| alloc(&nccl));
-    let registrations = [comms[0].register(&buffers[0]).unwrap(), comms[0].register(&buffers[1]).unwrap()];
-    let window = window_of(&comms[0], &mut buffers[2]);
-    assume_idle(&mut buffers[2]);
-    comms[0].abort_handle().abort().unwrap();
-    let [first, second] = registrations;
-    assert!(matches!(first.deregister(), Err(Error::Aborted { call: "deregister" })));
-    assert!(matches!(window.deregister(), Err(Error::Aborted { call: "deregister" })));
-    drop((second, buffers));
-    assert!(!calls(&fake).contains(&FREE.into()));
-}
-
 /// A registration, a window and a reduction of a communicator, with the buffers of the first two.
 struct Objects {
     registration: Registration,
@@ -338,8 +311,8 @@ impl Objects {
 
 #[test]
 fn objects_are_destroyed_on_any_thread_before_their_communicator() {
-    for open in [device, host] {
-        let (fake, nccl, comm) = open();
+    for is_host in [false, true] {
+        let (fake, nccl, comm) = open(is_host);
         let mut objects = Objects::new(&fake, &nccl, &comm);
         comm.put_signal(&objects.buffers[1], 0, objects.window.at(0), Signal::default(), STREAM).unwrap();
         let mut sum = alloc(&nccl);
@@ -372,8 +345,8 @@ fn objects_that_outlive_their_communicator_do_not_use_it() {
     ];
     for (name, end) in ends {
         // A GPU may still use the memory.
-        for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
-            let (fake, nccl, comm) = open();
+        for (is_host, frees) in [(false, 0), (true, 2)] {
+            let (fake, nccl, comm) = open(is_host);
             let objects = Objects::new(&fake, &nccl, &comm);
             end(comm);
             calls(&fake);
@@ -386,8 +359,8 @@ fn objects_that_outlive_their_communicator_do_not_use_it() {
 
 #[test]
 fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
-    for open in [device, host] {
-        let (fake, nccl, comm) = open();
+    for is_host in [false, true] {
+        let (fake, nccl, comm) = open(is_host);
         let mut kept = None;
         // SAFETY: `comm` is not used as long as it is borrowed.
         let borrowed = unsafe {
@@ -412,8 +385,8 @@ fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
 
 #[test]
 fn objects_dropped_in_a_group_are_destroyed_after_it() {
-    for open in [device, host] {
-        let (fake, nccl, comm) = open();
+    for is_host in [false, true] {
+        let (fake, nccl, comm) = open(is_host);
         let mut other = alloc(&nccl);
         let Objects { registration, window, halves, buffers } = Objects::new(&fake, &nccl, &comm);
         nccl.group(|g| {
@@ -447,8 +420,8 @@ fn objects_dropped_in_a_group_are_destroyed_after_it() {
 
 #[test]
 fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
-    for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
-        let (fake, nccl, comm) = open();
+    for (is_host, frees) in [(false, 0), (true, 2)] {
+        let (fake, nccl, comm) = open(is_host);
         // Handed to other code, together with the windows and registrations.
         let objects = Objects::new(&fake, &nccl, &comm);
         let raw = comm.into_raw();
@@ -471,7 +444,7 @@ fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
 #[test]
 fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
     const ROUNDS: usize = 300;
-    let (fake, nccl, comm) = host();
+    let (fake, nccl, comm) = open(true);
     let mut log = Vec::new();
     for _ in 0..ROUNDS {
         let objects = Objects::new(&fake, &nccl, &comm);
@@ -500,7 +473,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
         // A system without windows.
         (false, &[ALLOC, REGISTER_WINDOW, FREE]),
     ] {
-        let (fake, nccl, comm) = device();
+        let (fake, nccl, comm) = open(false);
         fake.set(|fake| fake.registers = registers);
         let mut buffer = alloc(&nccl);
         let window = window_of(&comm, &mut buffer);
@@ -522,8 +495,8 @@ fn window_is_deregistered_before_its_memory_is_freed() {
 /// Other ranks may write to it, even after this rank's communicator has ended.
 #[test]
 fn window_memory_is_kept_and_is_no_slice_until_assumed_idle() {
-    for (is_host, open) in [(false, device as fn() -> _), (true, host)] {
-        let (fake, nccl, comm) = open();
+    for is_host in [false, true] {
+        let (fake, nccl, comm) = open(is_host);
         let mut buffer = alloc(&nccl);
         let window = window_of(&comm, &mut buffer);
         let refused = text(window.deregister());
@@ -550,8 +523,8 @@ fn window_memory_is_kept_and_is_no_slice_until_assumed_idle() {
 /// Other ranks may have the window nevertheless, or still use it.
 #[test]
 fn memory_of_a_failed_window_call_is_kept() {
-    for (is_host, open) in [(false, device as fn() -> _), (true, host)] {
-        let (fake, nccl, comm) = open();
+    for is_host in [false, true] {
+        let (fake, nccl, comm) = open(is_host);
         for code in CODES {
             let mut buffer = alloc(&nccl);
             failing(&fake, "ncclCommWindowRegister", code, || {
@@ -571,7 +544,7 @@ fn memory_of_a_failed_window_call_is_kept() {
             assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW, DEREGISTER_WINDOW]);
         }
         // NCCL was not called.
-        let (fake, nccl, comm) = open();
+        let (fake, nccl, comm) = open(is_host);
         let mut buffer = alloc(&nccl);
         let wrong = WindowFlags::COLL_SYMMETRIC | WindowFlags::GIN_ONLY;
         register_window(&comm, &mut buffer, wrong).map(drop).unwrap_err();
@@ -586,7 +559,7 @@ fn memory_of_a_failed_window_call_is_kept() {
 
 #[test]
 fn window_flags_need_their_version_and_conflicts_are_errors() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comm) = open(false);
     let mut buffer = alloc(&nccl);
     for (flag, name) in
         [(WindowFlags::GIN_ONLY, "NCCL_WIN_GIN_ONLY"), (WindowFlags::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED")]
@@ -620,7 +593,7 @@ fn window_flags_need_their_version_and_conflicts_are_errors() {
 
 #[test]
 fn window_of_a_group_is_active_after_its_end() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comm) = open(false);
     let mut buffer = alloc(&nccl);
     let window = nccl.group(|g| {
         // SAFETY: the fake accesses no memory.
@@ -673,7 +646,9 @@ fn window_of_a_group_is_active_after_its_end() {
 
 #[test]
 fn one_sided_operations_check_their_arguments() {
-    let (fake, nccl, comms) = open(false, &[0, 1]);
+    let (fake, nccl, _) = &open(false);
+    fake.set(|fake| fake.size_and_rank = (2, 0));
+    let comms = nccl.init_all(&[0, 1]).unwrap();
     let comm = &comms[0];
     let [mut buffer, mut elsewhere] = [(); 2].map(|()| alloc(&nccl));
     let window = window_of(comm, &mut buffer);

@@ -91,7 +91,7 @@ fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns()
 /// NCCL has one text for all communicators, perhaps from a call long ago.
 #[test]
 fn timeout_has_no_text_of_another_communicator() {
-    for text in [ErrorText::Plain, ErrorText::Changing] {
+    for text in [ErrorText::PLAIN, ErrorText::Changing] {
         let (fake, _, comm) = nonblocking();
         fake.set(|fake| fake.error_text = text);
         fake.set_code_once("ncclAllReduce", 0, IN_PROGRESS);

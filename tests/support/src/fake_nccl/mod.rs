@@ -114,7 +114,7 @@ impl FakeNccl {
         state.rules.clear();
         state.absent.clear();
         state.behavior.version = sys::NCCL_VERSION_CODE.cast_signed();
-        state.behavior.error_text = ErrorText::Plain;
+        state.behavior.error_text = ErrorText::PLAIN;
         state.async_states = [].into();
         state.last_async_state = SUCCESS;
     }

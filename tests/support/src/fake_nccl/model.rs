@@ -79,7 +79,7 @@ impl Default for Behavior {
             registers: true,
             leaves_group_open: false,
             parameter_bytes: 3,
-            error_text: ErrorText::Plain,
+            error_text: ErrorText::PLAIN,
             delay: ("", Duration::ZERO),
         }
     }
@@ -696,10 +696,8 @@ impl State {
 
     pub(super) fn next_error_text(&mut self) -> *const c_char {
         match self.behavior.error_text {
-            ErrorText::Plain => c"a text".as_ptr(),
+            ErrorText::Of(text) => text.as_ptr(),
             ErrorText::Null => ptr::null(),
-            ErrorText::Empty => c"".as_ptr(),
-            ErrorText::NotUtf8 => NOT_UTF8.as_ptr(),
             ErrorText::Long => LONG.as_ptr().cast(),
             ErrorText::Changing => {
                 let digit = &mut self.changing_text[6];

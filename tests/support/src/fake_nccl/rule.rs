@@ -1,5 +1,7 @@
 //! Rules by which calls deviate from success.
 
+use std::ffi::CStr;
+
 /// The output that a call writes through its pointer arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
@@ -19,17 +21,12 @@ impl Output {
 }
 
 /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorText {
-    /// `a text`.
-    #[default]
-    Plain,
+    /// This text, of any bytes.
+    Of(&'static CStr),
     /// A null pointer.
     Null,
-    /// A text without bytes.
-    Empty,
-    /// Bytes that are not UTF-8.
-    NotUtf8,
     /// A text of 64 KiB.
     Long,
     /// A different text at each call, at the same address.
@@ -37,6 +34,8 @@ pub enum ErrorText {
 }
 
 impl ErrorText {
+    /// The text unless a test sets another one.
+    pub const PLAIN: Self = Self::Of(c"a text");
     /// The bytes of a long text.
     pub const LONG: usize = 64 << 10;
 }
