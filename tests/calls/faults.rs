@@ -5,6 +5,7 @@
 //! each fault. So a new function only needs a case that calls it, which a test checks.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -282,11 +283,13 @@ fn every_absent_function_is_unsupported() {
 
 #[test]
 fn error_text_of_any_bytes_is_copied() {
+    const LENGTH: usize = 64 << 10;
+    let long = ErrorText::Of(Box::leak(CString::new("x".repeat(LENGTH)).unwrap().into_boxed_c_str()));
     for (text, expected) in [
         (ErrorText::Null, ""),
         (ErrorText::Of(c""), ""),
         (ErrorText::Of(c"\xff\xfe broken \xc3"), "\u{fffd}\u{fffd} broken \u{fffd}"),
-        (ErrorText::Long, "xxx"),
+        (long, "xxx"),
         (ErrorText::Changing, "text 0"),
     ] {
         let fixture = Fixture::new();
@@ -297,9 +300,9 @@ fn error_text_of_any_bytes_is_copied() {
             assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
             assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
         }
-        let differs = [ErrorText::Changing, ErrorText::Long].contains(&text);
+        let differs = [ErrorText::Changing, long].contains(&text);
         assert_eq!(differs, message != detail, "{text:?}");
-        assert_eq!(text == ErrorText::Long, message.len() == ErrorText::LONG, "{text:?}");
+        assert_eq!(text == long, message.len() == LENGTH, "{text:?}");
         // NCCL's buffer for the last error has no more.
         assert!(detail.len() <= 1024, "{text:?}");
     }
@@ -454,4 +457,19 @@ fn every_wait_reports_the_final_code() {
     }
     // A new case adds its calls. With fewer, a method has not waited.
     assert_eq!(waits, 342);
+}
+
+/// NCCL returns success, and its own thread completes the call and writes handles.
+#[test]
+fn call_of_nonblocking_communicator_waits_after_success() {
+    let is_polled = |call: &String| call.starts_with("ncclCommGetAsyncError");
+    let cases = methods::all().into_iter().filter(|case| case.calls.iter().any(is_polled));
+    for case in cases.filter(|case| case.name != "async_error") {
+        let fixture = Fixture::of_version(case.version);
+        fixture.fake.set_async_states([IN_PROGRESS; 2], SUCCESS);
+        let kept = (case.act)(&fixture).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(fixture.fake.async_states_left(), 0, "{}", case.name);
+        drop(kept);
+        fixture.close(&case.name);
+    }
 }

@@ -8,8 +8,8 @@ use libnccl::communicator::{AbortHandle, MemoryStatistic, ShrinkMode};
 use libnccl::config::{CollectiveConfig, Encryption};
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Config, DataType, Error, NcclBuffer, OnStream, PreMulSum, ReduceOp, Result,
-    Slice, Version,
+    CallOptions, Communicator, Config, DataType, Error, NcclBuffer, OnStream, ParameterValue, PreMulSum,
+    ReduceOp, Result, Slice, Version,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
@@ -370,55 +370,50 @@ fn end_window(mut buffer: NcclBuffer<f32>, window: Window<f32>) -> Result<()> {
 }
 
 /// Returns the uses of memory of NCCL, registrations, windows and one-sided operations.
+#[rustfmt::skip]
 fn memory() -> Vec<Case> {
     const SIGNAL: Signal = Signal { index: 2, context: 3 };
     const WAITS: [WaitSignal; 2] = [
         WaitSignal { count: 4, peer: 1, signal: SIGNAL },
         WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } },
     ];
+    const REGISTER: [&str; 2] = ["ncclCommRegister(comm0, memory, 32, &)", "ncclCommDeregister(comm0, 0x1230)"];
     const WINDOW: [&str; 2] =
         ["ncclCommWindowRegister(comm0, memory, 32, &, 1)", "ncclCommWindowDeregister(comm0, 0x4560)"];
     let allocated = |calls: &[&'static str]| -> Vec<&'static str> {
         [&["ncclMemAlloc(&, 32)"], calls, &["ncclMemFree(memory)"]].concat()
     };
-    let register = ["ncclCommRegister(comm0, memory, 32, &)", "ncclCommDeregister(comm0, 0x1230)"];
     let window = |calls: &[&'static str]| {
-        let polled = "ncclCommGetAsyncError(comm0, &)";
-        allocated(&[&[WINDOW[0], polled], calls, &WINDOW[1..]].concat())
+        allocated(&[&[WINDOW[0], "ncclCommGetAsyncError(comm0, &)"], calls, &WINDOW[1..]].concat())
     };
+    let in_group = ["ncclGroupStart()", WINDOW[0], "ncclGroupEnd()", WINDOW[1]];
     let put = "ncclPutSignal(memory, 3, Float32, 1, 0x4560, 20, 2, 3, 0, comm0, 0x5)";
+    let wait = "ncclWaitSignal(2, [(4, 1, 2, 3), (1, 0, 0, 0)], comm0, 0x5)";
     vec![
         Case::new("alloc", allocated(&[]), |f| f.nccl.alloc::<f32>(8)?.free()),
-        Case::new("register", allocated(&register), |f| {
+        Case::new("register", allocated(&REGISTER), |f| {
             let buffer = f.nccl.alloc::<f32>(8)?;
             f.comm.register(&buffer)?.deregister()?;
             buffer.free()
         }),
-        Case::new("register_raw", ["ncclCommRegister(comm0, 0x7000, 64, &)", register[1]], |f| {
+        Case::new("register_raw", ["ncclCommRegister(comm0, 0x7000, 64, &)", REGISTER[1]], |f| {
             // SAFETY: the fake accesses no memory.
             unsafe { f.comm.register_raw(ptr::without_provenance_mut(0x7000), 64) }?.deregister()
         }),
         Case::new("register_window", window(&[]), |f| with_window(f, |_, _| Ok(()))),
-        Case::new(
-            "grouped register_window",
-            allocated(&["ncclGroupStart()", WINDOW[0], "ncclGroupEnd()", WINDOW[1]]),
-            |f| {
-                let mut buffer = f.nccl.alloc::<f32>(8)?;
-                let window = f.nccl.group(|g| {
-                    // SAFETY: the fake accesses no memory.
-                    unsafe { g.register_window(&f.comm, &mut buffer, WindowFlags::COLL_SYMMETRIC) }
-                })?;
-                end_window(buffer, window)
-            },
-        ),
+        Case::new("grouped register_window", allocated(&in_group), |f| {
+            let mut buffer = f.nccl.alloc::<f32>(8)?;
+            let flags = WindowFlags::COLL_SYMMETRIC;
+            // SAFETY: as above.
+            let window = f.nccl.group(|g| unsafe { g.register_window(&f.comm, &mut buffer, flags) })?;
+            end_window(buffer, window)
+        }),
         Case::new("user_ptr", window(&["ncclWinGetUserPtr(comm0, 0x4560, &)"]), |f| {
             with_window(f, |_, window| window.user_ptr().map(drop))
         }),
-        Case::new("put_signal", window(&[put]), |f| {
-            with_window(f, |buffer, window| {
-                f.comm.put_signal(buffer.get(..3).unwrap(), 1, window.at(5), SIGNAL, stream())
-            })
-        }),
+        Case::new("put_signal", window(&[put]), |f| with_window(f, |buffer, window| {
+            f.comm.put_signal(buffer.get(..3).unwrap(), 1, window.at(5), SIGNAL, stream())
+        })),
         Case::new("grouped put_signal", window(&["ncclGroupStart()", put, "ncclGroupEnd()"]), |f| {
             with_window(f, |buffer, window| {
                 let put = buffer.get(..3).unwrap();
@@ -426,55 +421,43 @@ fn memory() -> Vec<Case> {
             })
         }),
         Case::new("signal", ["ncclSignal(1, 2, 3, 0, comm0, 0x5)"], |f| f.comm.signal(1, SIGNAL, stream())),
-        Case::new("wait_signal", ["ncclWaitSignal(2, [(4, 1, 2, 3), (1, 0, 0, 0)], comm0, 0x5)"], |f| {
-            f.comm.wait_signal(&WAITS, stream())
-        }),
+        Case::new("wait_signal", [wait], |f| f.comm.wait_signal(&WAITS, stream())),
     ]
 }
 
+/// Returns a case that reads a parameter of a type.
+fn parameter<T: ParameterValue + 'static>(call: &str) -> Case {
+    let calls = ["ncclParamBind(&, \"KEY\")", call];
+    Case::new(format!("parameter by {call}"), calls, |f| f.nccl.parameters()?.get::<T>("KEY"))
+}
+
+#[rustfmt::skip]
 fn others() -> Vec<Case> {
     let key = "0123456789abcdef0123456789abcdef";
-    let mut cases = vec![
+    vec![
         Case::new("empty group", in_group([]), |f| f.nccl.group(|_| Ok(5))),
         Case::new("group in a group", in_group(in_group([])), |f| f.nccl.group(|g| g.group(|_| Ok(5)))),
-        Case::new("simulate", ["ncclGroupStart()", "ncclGroupSimulateEnd(&)"], |f| {
-            f.nccl.simulate(|_| Ok(()))
-        }),
+        Case::new("simulate", ["ncclGroupStart()", "ncclGroupSimulateEnd(&)"], |f| f.nccl.simulate(|_| Ok(()))),
         Case::new("unique_id", ["ncclGetUniqueId(&)"], |f| f.nccl.unique_id()),
-        Case::new("set_encryption", ["ncclSetEncryption({mode=0 psk=null})"], |f| {
-            f.nccl.set_encryption(Encryption::None)
-        }),
+        Case::new("set_encryption", ["ncclSetEncryption({mode=0 psk=null})"], |f| f.nccl.set_encryption(Encryption::None)),
         Case::new("set_encryption by key", [format!("ncclSetEncryption({{mode=1 psk={key:?}}})")], |f| {
             f.nccl.set_encryption(Encryption::PreSharedKey(key.as_bytes()))
         }),
         Case::new("keys", ["ncclParamGetAllParameterKeys(&, &)"], |f| f.nccl.parameters()?.keys()),
-        Case::new("dump", ["ncclParamDumpAll()"], |f| f.nccl.parameters()?.dump())
-            .ignoring(&["ncclParamDumpAll"]),
-        Case::new("text of a parameter", ["ncclParamGetParameter(\"KEY\", &, &)"], |f| {
-            f.nccl.parameters()?.get::<String>("KEY")
-        }),
-    ];
-    macro_rules! parameters {
-        ($($type:ty: $call:literal;)*) => {$(
-            let calls = ["ncclParamBind(&, \"KEY\")", $call];
-            cases.push(Case::new(format!("parameter of {}", stringify!($type)), calls, |f: &Fixture| {
-                f.nccl.parameters()?.get::<$type>("KEY")
-            }));
-        )*};
-    }
-    parameters! {
-        i8: "ncclParamGetI8(0x77, &)";
-        i16: "ncclParamGetI16(0x77, &)";
-        i32: "ncclParamGetI32(0x77, &)";
-        i64: "ncclParamGetI64(0x77, &)";
-        u8: "ncclParamGetU8(0x77, &)";
-        u16: "ncclParamGetU16(0x77, &)";
-        u32: "ncclParamGetU32(0x77, &)";
-        u64: "ncclParamGetU64(0x77, &)";
-        std::ffi::CString: "ncclParamGetStr(0x77, &)";
-        Vec<u8>: "ncclParamGet(0x77, BYTES, 64, &)";
-    }
-    cases
+        Case::new("dump", ["ncclParamDumpAll()"], |f| f.nccl.parameters()?.dump()).ignoring(&["ncclParamDumpAll"]),
+        Case::new("text of a parameter", ["ncclParamGetParameter(\"KEY\", &, &)"],
+            |f| f.nccl.parameters()?.get::<String>("KEY")),
+        parameter::<i8>("ncclParamGetI8(0x77, &)"),
+        parameter::<i16>("ncclParamGetI16(0x77, &)"),
+        parameter::<i32>("ncclParamGetI32(0x77, &)"),
+        parameter::<i64>("ncclParamGetI64(0x77, &)"),
+        parameter::<u8>("ncclParamGetU8(0x77, &)"),
+        parameter::<u16>("ncclParamGetU16(0x77, &)"),
+        parameter::<u32>("ncclParamGetU32(0x77, &)"),
+        parameter::<u64>("ncclParamGetU64(0x77, &)"),
+        parameter::<std::ffi::CString>("ncclParamGetStr(0x77, &)"),
+        parameter::<Vec<u8>>("ncclParamGet(0x77, BYTES, 64, &)"),
+    ]
 }
 
 /// Returns the calls that replace functions missing in older versions.

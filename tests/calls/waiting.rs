@@ -4,7 +4,6 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::communicator::{Health, ShrinkMode};
-use libnccl::window::WindowFlags;
 use libnccl::{Communicator, Config, Error, Nccl, Result};
 use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
 use libnccl_test_support::init_in_group;
@@ -213,35 +212,4 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     assert_eq!(aborts(&fixture.fake), 1);
     assert!(matches!(work(&fixture.comm), Err(Error::Aborted { .. })));
     fixture.close("abort in a group");
-}
-
-/// NCCL returns success, and its own thread completes the call and writes handles.
-#[test]
-fn call_of_nonblocking_communicator_waits_after_success() {
-    type Call = fn(&Nccl, &Communicator) -> Result<()>;
-    let calls: [Call; 8] = [
-        |_, comm| comm.suspend(),
-        |_, comm| comm.resume(),
-        |_, comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
-        |_, comm| comm.shrink(&[0], ShrinkMode::Default).init().map(drop),
-        |_, comm| comm.grow(5, None).init().map(drop),
-        |nccl, _| nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().map(drop),
-        // With `NCCL_COMM_BLOCKING=0`.
-        |nccl, _| nccl.communicator(4, 2, &id(1)).init().map(drop),
-        |nccl, comm| {
-            let mut buffer = nccl.alloc::<f32>(1024)?;
-            // SAFETY: the fake has no other ranks.
-            let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
-            assert!(window.is_active());
-            Ok(())
-        },
-    ];
-    for call in calls {
-        let (fake, nccl, comm) = nonblocking();
-        fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-        call(&nccl, &comm).unwrap();
-        assert_eq!(fake.async_states_left(), 0);
-        drop(comm);
-        fake.assert_clean("after a success");
-    }
 }

@@ -150,11 +150,6 @@ impl FakeNccl {
         self.state().comms.iter().filter(|comm| comm.is_alive).count()
     }
 
-    /// Makes the teardown of a communicator wait until another one is aborted, whose work keeps the device busy.
-    pub fn block_end(&self, raw: sys::ncclComm_t, until_aborted: sys::ncclComm_t) {
-        self.state().comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
-    }
-
     /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not report them.
     pub fn forget_operators(&self) {
         self.state().operators.clear();

@@ -31,11 +31,6 @@ const PARAMETER: usize = 0x77;
 pub const USER_POINTER: usize = 0x1000;
 
 const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
-static LONG: [u8; ErrorText::LONG + 1] = {
-    let mut text = [b'x'; ErrorText::LONG + 1];
-    text[ErrorText::LONG] = 0;
-    text
-};
 
 const CREATE_CHILDREN: [&str; 2] = ["ncclCommSplit", "ncclCommShrink"];
 const CREATE_COMMS: [&str; 5] = [
@@ -148,15 +143,11 @@ struct Group {
 pub(super) struct Comm {
     pub(super) is_alive: bool,
     is_busy: bool,
-    /// Set by an abort, even if it is only queued.
-    is_aborted: bool,
     /// Set for one that is not complete, and that its parent may point to.
     is_incomplete: bool,
     ends: u32,
     /// Set while a graph contains its work.
     pub(super) has_graph: bool,
-    /// The communicator whose work keeps the device busy.
-    pub(super) blocked_by: Option<ncclComm_t>,
     /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
     name: Option<(*const c_char, String)>,
 }
@@ -225,22 +216,14 @@ impl State {
         self.groups.entry(thread::current().id()).or_default()
     }
 
-    /// Returns whether a call that destroys communicators has to wait.
+    /// Returns whether a call that destroys communicators has to wait for a graph.
     pub(super) fn waits(&mut self, function: &str, raw: Option<ncclComm_t>) -> bool {
-        let Group { depth, ends, .. } = self.group();
-        let ends = match (function, *depth, raw) {
+        let ends = match (function, self.group().depth, raw) {
             ("ncclCommAbort" | "ncclCommDestroy", 0, Some(raw)) => vec![raw],
-            ("ncclGroupEnd", 1, _) => ends.clone(),
+            ("ncclGroupEnd", 1, _) => self.group().ends.clone(),
             _ => return false,
         };
-        if let (Some(comm), "ncclCommAbort") = (raw.and_then(|raw| self.comm(raw)), function) {
-            comm.is_aborted = true;
-        }
-        ends.into_iter().any(|raw| {
-            let Some(&mut Comm { has_graph, blocked_by, .. }) = self.comm(raw) else { return false };
-            let blocker = blocked_by.and_then(|blocker| self.comm(blocker));
-            has_graph || blocker.is_some_and(|blocker| !blocker.is_aborted)
-        })
+        ends.into_iter().any(|raw| self.comm(raw).is_some_and(|comm| comm.has_graph))
     }
 
     /// Returns the live objects.
@@ -334,12 +317,9 @@ impl State {
         }
         let group = self.group();
         if group.depth > 0 {
-            group.ends.push(raw);
-            if let Some(comm) = self.comm(raw) {
-                comm.is_aborted = true;
-            }
+            group.ends.push(raw)
         } else {
-            self.end(raw);
+            self.end(raw)
         }
         code
     }
@@ -698,7 +678,6 @@ impl State {
         match self.behavior.error_text {
             ErrorText::Of(text) => text.as_ptr(),
             ErrorText::Null => ptr::null(),
-            ErrorText::Long => LONG.as_ptr().cast(),
             ErrorText::Changing => {
                 let digit = &mut self.changing_text[6];
                 *digit = if *digit == b'9' { b'0' } else { *digit + 1 };

@@ -27,8 +27,6 @@ pub enum ErrorText {
     Of(&'static CStr),
     /// A null pointer.
     Null,
-    /// A text of 64 KiB.
-    Long,
     /// A different text at each call, at the same address.
     Changing,
 }
@@ -36,8 +34,6 @@ pub enum ErrorText {
 impl ErrorText {
     /// The text unless a test sets another one.
     pub const PLAIN: Self = Self::Of(c"a text");
-    /// The bytes of a long text.
-    pub const LONG: usize = 64 << 10;
 }
 
 /// A deviation of one function.
