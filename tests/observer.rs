@@ -11,7 +11,7 @@ use libnccl::observer::{
     CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
 use libnccl::window::Signal;
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, StreamRef, UniqueId};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, StreamRef, UniqueId};
 use libnccl_observe::Recorder;
 use libnccl_test_support::init_in_group;
 
@@ -47,21 +47,32 @@ impl Observer for Diary {
     }
 }
 
-/// Panics at every event.
-struct Panicking;
+enum Event<'a> {
+    Start(&'a OperationStart<'a>),
+    End(&'a OperationEnd<'a>),
+    Communicator(&'a Membership, CommunicatorEvent),
+}
 
-impl Observer for Panicking {
-    fn on_start(&self, _: &OperationStart<'_>) {
-        panic!("at the start of an operation");
+/// Calls a function at every event.
+struct Each<F>(F);
+
+impl<F: Fn(Event<'_>) + Send + Sync + 'static> Observer for Each<F> {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        (self.0)(Event::Start(start));
     }
 
-    fn on_end(&self, _: &OperationEnd<'_>) {
-        panic!("at the end of an operation");
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        (self.0)(Event::End(end));
     }
 
-    fn on_communicator(&self, _: &Membership, event: CommunicatorEvent) {
-        panic!("at the event {event:?}");
+    fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+        (self.0)(Event::Communicator(communicator, event));
     }
+}
+
+/// Returns an observer that calls a function.
+fn each(act: impl Fn(Event<'_>) + Send + Sync + 'static) -> Arc<dyn Observer> {
+    Arc::new(Each(act))
 }
 
 /// Returns a communicator of one rank that an observer watches.
@@ -321,22 +332,14 @@ fn observer_added_by_an_observer_sees_starts_and_ends_in_pairs() {
         // An observer may not contain a communicator.
         static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
     }
-    struct Adds(Arc<Pairs>, Arc<Pairs>);
-    impl Observer for Adds {
-        fn on_start(&self, start: &OperationStart<'_>) {
-            if start.number() == 2 {
-                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.0.clone());
-            }
-        }
-
-        fn on_end(&self, end: &OperationEnd<'_>) {
-            if end.last == 4 {
-                OBSERVED.with_borrow(Clone::clone).unwrap().observe(self.1.clone());
-            }
-        }
-    }
     let (nccl, added) = (libnccl_cpu::nccl(), [(); 2].map(|()| Arc::new(Pairs::default())));
-    let adds = Arc::new(Adds(added[0].clone(), added[1].clone()));
+    let [at_start, at_end] = added.clone();
+    let add = |pairs: &Arc<Pairs>| OBSERVED.with_borrow(Clone::clone).unwrap().observe(pairs.clone());
+    let adds = each(move |event| match event {
+        Event::Start(start) if start.number() == 2 => add(&at_start),
+        Event::End(end) if end.last == 4 => add(&at_end),
+        _ => {}
+    });
     let comm = Rc::new(alone(&nccl, &Config::new().observer(adds)));
     OBSERVED.set(Some(comm.clone()));
     run_groups(&nccl, &comm, |_| ());
@@ -366,18 +369,15 @@ fn children_inherit_observers_unless_they_have_their_own() {
 
 #[test]
 fn communicator_members_and_children_share_an_identity() {
-    #[derive(Default)]
-    struct Members(Mutex<Vec<Membership>>);
-    impl Observer for Members {
-        fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
-            if event == CommunicatorEvent::Created {
-                self.0.lock().unwrap().push(communicator.clone());
-            }
+    let (nccl, members) = (libnccl_cpu::nccl(), Arc::new(Mutex::new(Vec::<Membership>::new())));
+    let seen = members.clone();
+    let observer = each(move |event| {
+        if let Event::Communicator(communicator, CommunicatorEvent::Created) = event {
+            seen.lock().unwrap().push(communicator.clone());
         }
-    }
-    let (nccl, members) = (libnccl_cpu::nccl(), Arc::new(Members::default()));
+    });
     let id = nccl.unique_id().unwrap();
-    let config = Config::new().name("gradients").observer(members.clone());
+    let config = Config::new().name("gradients").observer(observer);
     thread::scope(|scope| {
         for rank in 0..2 {
             let (nccl, config) = (&nccl, &config);
@@ -387,7 +387,7 @@ fn communicator_members_and_children_share_an_identity() {
             });
         }
     });
-    let members = members.0.lock().unwrap();
+    let members = members.lock().unwrap();
     let parent = CommunicatorId::of_unique_id(&id);
     let child = members.iter().find(|one| one.parent == Some(parent)).and_then(|one| one.id).unwrap();
     let count = |id, parent| members.iter().filter(|one| (one.id, one.parent) == (Some(id), parent)).count();
@@ -401,7 +401,8 @@ fn communicator_members_and_children_share_an_identity() {
 fn panic_of_an_observer_does_no_harm() {
     let nccl = libnccl_cpu::nccl();
     let diary = Arc::new(Diary::default());
-    let config = Config::new().observer(Arc::new(Panicking)).observer(diary.clone());
+    let panics = each(|_| panic!("at an event"));
+    let config = Config::new().observer(panics).observer(diary.clone());
     let comm = alone(&nccl, &config);
     let mut sum = [1; 2];
     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
@@ -414,41 +415,36 @@ fn panic_of_an_observer_does_no_harm() {
 
 #[test]
 fn observer_that_uses_communicators_does_no_harm() {
-    /// Uses another communicator.
-    struct Busy {
-        other: Mutex<Communicator>,
-        results: Mutex<Vec<Result<()>>>,
-    }
-    impl Observer for Busy {
-        fn on_start(&self, _: &OperationStart<'_>) {
-            let result = self.other.lock().unwrap().barrier(&mut [0_u8], STREAM);
-            self.results.lock().unwrap().push(result);
-        }
-    }
     let nccl = libnccl_cpu::nccl();
-    let other = Mutex::new(alone(&nccl, &Config::new()));
-    let busy = Arc::new(Busy { other, results: Mutex::default() });
-    let comm = alone(&nccl, &Config::new().observer(busy.clone()));
+    let (other, results) = (Mutex::new(alone(&nccl, &Config::new())), Arc::new(Mutex::new(Vec::new())));
+    let pushed = results.clone();
+    let comm = alone(
+        &nccl,
+        &Config::new().observer(each(move |event| {
+            if matches!(event, Event::Start(_)) {
+                let result = other.lock().unwrap().barrier(&mut [0_u8], STREAM);
+                pushed.lock().unwrap().push(result);
+            }
+        })),
+    );
     let mut buffer = [0_u8];
     comm.barrier(&mut buffer, STREAM).unwrap();
     nccl.group(|g| comm.barrier(&mut buffer, g.stream(STREAM))).unwrap();
-    let results = std::mem::take(&mut *busy.results.lock().unwrap());
+    let results = results.lock().unwrap();
     assert!(matches!(results[..], [Ok(()), Err(Error::InvalidUsage { .. })]), "{results:?}");
 }
 
 #[test]
 fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
-    #[derive(Default)]
-    struct Aborting(OnceLock<AbortHandle>);
-    impl Observer for Aborting {
-        fn on_start(&self, _: &OperationStart<'_>) {
-            self.0.get().unwrap().abort().unwrap();
+    let (nccl, handle, diary) = (libnccl_cpu::nccl(), Arc::new(OnceLock::new()), Arc::new(Diary::default()));
+    let own: Arc<OnceLock<AbortHandle>> = handle.clone();
+    let aborting = each(move |event| {
+        if matches!(event, Event::Start(_)) {
+            own.get().unwrap().abort().unwrap();
         }
-    }
-    let (nccl, aborting, diary) =
-        (libnccl_cpu::nccl(), Arc::new(Aborting::default()), Arc::new(Diary::default()));
-    let comm = alone(&nccl, &Config::new().observer(aborting.clone()).observer(diary.clone()));
-    aborting.0.set(comm.abort_handle()).unwrap();
+    });
+    let comm = alone(&nccl, &Config::new().observer(aborting).observer(diary.clone()));
+    handle.set(comm.abort_handle()).unwrap();
     let _ = comm.barrier(&mut [0_u8], STREAM);
     assert!(matches!(comm.barrier(&mut [0_u8], STREAM), Err(Error::Aborted { .. })));
     let events = diary.take();

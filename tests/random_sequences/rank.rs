@@ -9,7 +9,7 @@ use libnccl::communicator::{MemoryStatistic, ShrinkMode};
 use libnccl::error::LoadError;
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, StreamRef, UniqueId};
-use libnccl_test_support::random_inputs::{Random, mix};
+use libnccl_test_support::random_inputs::Random;
 
 use crate::checks::Vault;
 
@@ -158,7 +158,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 self.leave_program(comm)?;
             }
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
-            let (step, mut numbers) = (self.program.below(20), Random(self.program.next()));
+            let (step, mut numbers) = (self.program.below(19), Random(self.program.next()));
             match step {
                 0..9 => self.operate(step, &mut numbers, comm, objects)?,
                 9..16 => self.run_group(step, &mut numbers, comm, depth)?,
@@ -285,8 +285,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 let shrunk = || comm.shrink(&[excluded], mode).init();
                 self.live_in_child((excluded != rank).then(shrunk).transpose()?, depth)
             }
-            // Without a timeout, a rank that joins waits for ranks that have failed meanwhile.
-            19 if size < 4 && depth < 2 && self.has_timeout => self.grow(comm, depth),
             _ => Ok(()),
         }
     }
@@ -298,24 +296,6 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         let lived = child.map_or(Ok(()), |child| self.live(child, depth + 1));
         self.program = program;
         lived
-    }
-
-    fn grow(&mut self, comm: &Communicator, depth: usize) -> Result<()> {
-        let size = comm.size() + 1;
-        let id = (comm.rank() == 0).then(|| comm.unique_id()).transpose()?;
-        let mut new = Rank { program: self.program.clone(), own: Random(mix(self.own.next())), ..*self };
-        let config = self.config();
-        self.abort_in_call(comm);
-        if let Some(id) = id {
-            let config = config.clone();
-            // The errors of the new rank are its own.
-            self.scope.spawn(move || -> Result<()> {
-                let comm = new.nccl.communicator(size, size - 1, &id).grow().config(&config).init()?;
-                new.live_in_child(Some(comm), depth)
-            });
-        }
-        let grown = comm.grow(size, id.as_ref()).config(&config).init()?;
-        self.live_in_child(Some(grown), depth)
     }
 
     fn all_reduce(&self, comm: &Communicator, count: usize) -> Result<()> {

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "device-api")]
 use libnccl::buffer::MemorySpace;
-use libnccl::error::ResultCode;
 use libnccl::{Error, Nccl, UniqueId, Version, sys};
 
 use super::common::cases;
@@ -17,12 +16,6 @@ cases! {
     panic_in_group_closes_the_group,
     invalid_size_or_rank_is_an_error_before_nccl,
 }
-
-/// Cases for a real library on a machine without a GPU.
-pub(crate) const WITHOUT_A_GPU: &[super::common::Case] = &[
-    ("init_without_gpu_is_a_cuda_error", init_without_gpu_is_a_cuda_error),
-    ("alloc_without_gpu_is_a_cuda_error", alloc_without_gpu_is_a_cuda_error),
-];
 
 fn version_matches_ncclgetversion(nccl: &Nccl) {
     let mut code = 0;
@@ -116,32 +109,4 @@ fn invalid_size_or_rank_is_an_error_before_nccl(nccl: &Nccl) {
     );
     let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
     assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
-}
-
-fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
-    let id = nccl.unique_id().unwrap();
-    for (call, failed) in [
-        ("ncclCommInitRank", nccl.communicator(1, 0, &id).init().map(drop)),
-        ("ncclCommInitAll", nccl.init_all(&[0]).map(drop)),
-    ] {
-        let error = failed.unwrap_err();
-        let Error::Nccl { call: found, code, message, detail } = &error else { panic!("{error}") };
-        assert_eq!((*found, *code), (call, ResultCode::UNHANDLED_CUDA_ERROR));
-        assert!(message.starts_with("unhandled cuda error"), "{error}");
-        assert!(detail.contains("Cuda failure"), "{error}");
-        assert_eq!(error.code(), Some(*code));
-        assert_eq!(nccl.last_error(), *detail, "not of the cleanup after {call}");
-        assert!(error.to_string().contains("(code 1)"), "{error}");
-        assert_outside_a_group(nccl);
-    }
-}
-
-fn alloc_without_gpu_is_a_cuda_error(nccl: &Nccl) {
-    match nccl.alloc::<f32>(1024).unwrap_err() {
-        Error::Unsupported { function: "ncclMemAlloc", since, found, .. } => assert!(found < since),
-        error => assert_eq!(error.code(), Some(ResultCode::UNHANDLED_CUDA_ERROR), "{error}"),
-    }
-    assert_eq!(nccl.alloc::<f32>(0).unwrap().len(), 0);
-    let error = nccl.alloc::<f64>(usize::MAX / 8).unwrap_err();
-    assert!(matches!(error, Error::InvalidArgument { call: "alloc", .. }), "{error}");
 }
