@@ -101,7 +101,19 @@ fn load_in_child_process() {
     if let Some(directory) = std::env::var_os("CHANGE_DIRECTORY") {
         std::env::set_current_dir(directory).unwrap();
     }
-    match Nccl::load() {
+    if let Some(global) = std::env::var_os("GLOBAL") {
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+        // As a program or another library may have done.
+        // SAFETY: made by `rccl_library::build`; never unloaded.
+        std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
+    }
+    let loaded = match std::env::var_os("OPENED") {
+        // SAFETY: as above.
+        Some(file) => unsafe { Nccl::open(file) },
+        None => Nccl::load(),
+    };
+    match loaded {
         Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
         Err(error) => println!("error: {error}"),
     }
@@ -314,51 +326,21 @@ fn raw_struct_has_the_functions_of_the_library() {
     assert_eq!((code, version), (ncclResult_t::ncclSuccess, rccl_library::VERSION.code() as i32));
 }
 
-/// Loads one library as a program or another library may have done, and opens a second one.
-#[test]
-#[ignore = "the tests below run it, each in a separate process"]
-fn open_with_a_global_library_in_child_process() {
-    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
-
-    let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
-    // SAFETY: made by `rccl_library::build`; never unloaded.
-    std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
-    // SAFETY: as above.
-    match unsafe { Nccl::open(opened) } {
-        Ok(nccl) => println!("opened {}", nccl.backend()),
-        Err(error) => println!("error: {error}"),
-    }
-}
-
-/// Opens a library in a process in which another one is global; returns the process's output.
-fn open_with_global(global: &Path, opened: &Path) -> String {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "search::open_with_a_global_library_in_child_process", "--nocapture"])
-        .envs([("GLOBAL", global), ("OPENED", opened)])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Its internal calls would reach the other library.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
 fn open_with_a_global_library_names_both() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [global, opened] = [0, 1].map(|index| rccl_library::build(directories[index].path(), "libnccl.so.2"));
-    let printed = open_with_global(&global, &opened);
+    let printed = load_with(&[("GLOBAL", &global), ("OPENED", &opened)]);
     let expected = format!(
         "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
         opened.display(),
         fs::canonicalize(&global).unwrap().display()
     );
     assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
-    let printed = open_with_global(&global, &global);
-    assert!(
-        printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
-        "{printed}"
-    );
+    let printed = load_with(&[("GLOBAL", &global), ("OPENED", &global)]);
+    assert!(printed.contains(&format!("path: {:?}", fs::canonicalize(&global).unwrap())), "{printed}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ use super::common::{STREAM, cases, on_threads};
 
 cases! {
     every_type_is_reduced,
-    every_type_known_at_run_time_is_reduced,
 }
 
 /// An element type with a conversion from small numbers.
@@ -59,26 +58,15 @@ small! {
     float8::F8E5M2: |number| Self::from_f32(number.into());
 }
 
-/// Three ranks have the scalars 1, 2 and 3, passed by value and in memory.
+/// As a type of the program, and as one that is known at run time, also in a view that is divided. Three ranks have the scalars
+/// 1, 2 and 3, passed by value and in memory.
 fn every_type_is_reduced(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
-        let scalar = [T::of(comm.rank() as u8 + 1)];
-        let mut sum = [T::of(0), T::of(1)];
-        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
-        assert_eq!(sum, [T::of(0), T::of(3)], "{}", T::DATA_TYPE);
-        for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
-            let mut sum = [T::of(0), T::of(1)];
-            comm.all_reduce_in_place(&mut sum, &op, STREAM).unwrap();
-            assert_eq!(sum, [T::of(0), T::of(6)], "{}", T::DATA_TYPE);
-        }
-    }
-    on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
-}
-
-/// The same with views whose type is not in the program, also one that is divided, and with bytes.
-fn every_type_known_at_run_time_is_reduced(nccl: &Nccl) {
-    fn check<T: Small>(comm: &Communicator) {
         let numbers = |numbers: [u8; 4]| numbers.map(T::of);
+        let mut sums = numbers([1, 2, 0, 1]);
+        comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, STREAM).unwrap();
+        assert_eq!(sums, numbers([3, 6, 0, 3]), "{}", T::DATA_TYPE);
+
         let (send, mut sums) = (numbers([1, 2, 0, 1]), numbers([0; 4]));
         let recv: SliceMut<'_, AnyElement> = SliceMut::from(&mut sums).into_any();
         assert_eq!((recv.data_type(), recv.len()), (T::DATA_TYPE, 4));
@@ -93,14 +81,19 @@ fn every_type_known_at_run_time_is_reduced(nccl: &Nccl) {
         assert_eq!(sums, numbers([3, 3, 3, 1]), "{}", T::DATA_TYPE);
 
         let scalar = [T::of(comm.rank() as u8 + 1)];
+        for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
+            let mut sums = numbers([0, 1, 0, 0]);
+            comm.all_reduce_in_place(&mut sums, &op, STREAM).unwrap();
+            assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
+        }
         // SAFETY: all bytes of the scalar, which has no padding.
         let bytes = unsafe { std::slice::from_raw_parts(scalar.as_ptr().cast::<u8>(), size_of::<T>()) };
         let by_value = comm.pre_mul_sum_any(T::DATA_TYPE, bytes).unwrap();
         let in_memory = comm.pre_mul_sum_device(Slice::from(&scalar).into_any()).unwrap();
         for op in [by_value, in_memory] {
-            let mut buffer = numbers([0, 1, 0, 0]);
-            comm.all_reduce_in_place(SliceMut::from(&mut buffer).into_any(), &op, STREAM).unwrap();
-            assert_eq!(buffer, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
+            let mut sums = numbers([0, 1, 0, 0]);
+            comm.all_reduce_in_place(SliceMut::from(&mut sums).into_any(), &op, STREAM).unwrap();
+            assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
         }
     }
     on_threads(nccl, 3, |comm| {

@@ -7,6 +7,8 @@ use libnccl::buffer::MemorySpace;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp};
 
+use libnccl_test_support::fake_nccl::FakeNccl;
+
 use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
@@ -16,8 +18,7 @@ cases! {
     error_from_a_try_group_closure_cancels_the_group,
     abort_of_any_member_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
-    call_in_a_group_of_other_code_is_invalid_usage,
-    group_is_cancelled_if_other_code_starts_one_inside,
+    group_of_other_code_around_or_inside_is_invalid_usage,
 }
 
 fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
@@ -73,28 +74,15 @@ fn of_another_thread(nccl: &Nccl) -> Communicator {
 }
 
 fn group_of_another_library_is_an_error(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 1);
-    let functions =
-        libnccl::sys::Functions { ncclGroupStart: Some(start), ncclGroupEnd: Some(end), ..*nccl.as_raw() };
-    // SAFETY: the functions of `nccl`, but for two that do nothing.
-    let other = unsafe { Nccl::from_table("another", functions) }.unwrap();
-    let mut buffer = [1_i32];
-    let error = other
-        .group(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)))
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "all_reduce_in_place: the communicator and the group belong to different libraries"
-    );
-    let id = nccl.unique_id().unwrap();
-    let error = other.group(|g| nccl.communicator(1, 0, &id).init_in(g).map(drop)).unwrap_err();
-    assert_eq!(error.to_string(), "init_in: the communicator and the group belong to different libraries");
-
-    unsafe extern "C" fn start() -> libnccl::sys::ncclResult_t {
-        libnccl::sys::ncclResult_t::ncclSuccess
-    }
-    unsafe extern "C" fn end() -> libnccl::sys::ncclResult_t {
-        libnccl::sys::ncclResult_t::ncclSuccess
+    let (comms, id) = (of_one_thread(nccl, 1), nccl.unique_id().unwrap());
+    let (fake, mut buffer) = (FakeNccl::new(), [1_i32]);
+    let other = fake.nccl();
+    let operates =
+        other.group(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)));
+    let creates = other.group(|g| nccl.communicator(1, 0, &id).init_in(g).map(drop));
+    for (call, refused) in [("all_reduce_in_place", operates), ("init_in", creates)] {
+        let problem = format!("{call}: the communicator and the group belong to different libraries");
+        assert_eq!(refused.unwrap_err().to_string(), problem);
     }
 }
 
@@ -180,13 +168,9 @@ fn end_group(nccl: &Nccl) -> ResultCode {
     ResultCode::from_raw(unsafe { nccl.as_raw().ncclGroupEnd.unwrap()() })
 }
 
-/// Returns `true` if groups of other code are errors: with the CPU backend, in a debug build.
-fn finds_groups_of_other_code(nccl: &Nccl) -> bool {
-    cfg!(debug_assertions) && nccl.memory_space() == MemorySpace::Host
-}
-
-fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
-    if !finds_groups_of_other_code(nccl) {
+/// The CPU backend finds them in a debug build.
+fn group_of_other_code_around_or_inside_is_invalid_usage(nccl: &Nccl) {
+    if !cfg!(debug_assertions) || nccl.memory_space() != MemorySpace::Host {
         return;
     }
     let comms = of_one_thread(nccl, 1);
@@ -218,16 +202,11 @@ fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
     comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM).unwrap();
     assert_eq!(recv, send);
     assert_works(nccl, &comms);
-}
 
-fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
-    if !finds_groups_of_other_code(nccl) {
-        return;
-    }
-    let comm = of_one_thread(nccl, 1).remove(0);
-    let (send, mut recv) = ([2_i32; 3], [1_i32; 3]);
+    // Inside a group, both fail, and run nothing.
+    recv = [1; 3];
     let ended = nccl.group(|g| {
-        comm.all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM))?;
+        comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM))?;
         start_group(nccl);
         Ok(())
     });
@@ -236,9 +215,8 @@ fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
         error.starts_with("group: other code has called ncclGroupStart on this thread 1 times"),
         "{error}"
     );
-    // The two groups have failed, and run nothing.
     assert_ne!(end_group(nccl), ResultCode::SUCCESS);
     assert_eq!(recv, [1; 3]);
-    drop(comm);
+    drop(comms);
     assert_works(nccl, &of_one_thread(nccl, 1));
 }
