@@ -253,9 +253,7 @@ mod device {
     #[test]
     fn every_function_has_a_version_from_2_28_3_on() {
         assert_eq!(DeviceFunctions::NAMES.len(), 21);
-        for name in DeviceFunctions::NAMES {
-            assert!(since(name).is_some_and(|code| code >= 22_803), "{name}");
-        }
+        assert!(DeviceFunctions::NAMES.iter().all(|name| since(name).is_some_and(|code| code >= 22_803)));
         assert_eq!(since("ncclCommQueryProperties"), Some(22_902));
         assert_eq!(since("ncclCommProperties.ginType"), Some(LAYOUT_SINCE));
         assert!(DeviceFunctions::EMPTY.present().all(|(_, present)| !present));

@@ -79,10 +79,6 @@ fn sum(comm: &Communicator, buffer: &mut NcclBuffer<f32>) {
     comm.all_reduce_in_place(buffer, ReduceOp::Sum, STREAM).unwrap();
 }
 
-fn assert_no_violation(fake: &FakeNccl) {
-    assert_eq!(fake.violations(), [] as [String; 0]);
-}
-
 /// Every code but success and "in progress", which is not an error.
 const CODES: [u32; 8] = [1, 2, 3, 4, 5, 6, 8, 77];
 
@@ -329,7 +325,7 @@ fn objects_are_destroyed_on_any_thread_before_their_communicator() {
         thread::spawn(end).join().unwrap();
         assert_eq!(calls(&fake), [DEREGISTER, DESTROY_OPERATOR, DEREGISTER_WINDOW, FREE, FREE]);
         drop((sum, comm));
-        assert_no_violation(&fake);
+        assert_eq!(fake.violations(), [""; 0]);
     }
 }
 
@@ -352,7 +348,7 @@ fn objects_that_outlive_their_communicator_do_not_use_it() {
             calls(&fake);
             drop(objects);
             assert_eq!(calls(&fake), vec![FREE; frees], "{name}");
-            assert_no_violation(&fake);
+            assert_eq!(fake.violations(), [""; 0]);
         }
     }
 }
@@ -379,7 +375,7 @@ fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
         assert!(matches!(window.deregister(), Err(Error::Aborted { call: "deregister" })));
         drop((halves, buffers));
         assert!(calls(&fake).is_empty());
-        assert_no_violation(&fake);
+        assert_eq!(fake.violations(), [""; 0]);
     }
 }
 
@@ -414,7 +410,7 @@ fn objects_dropped_in_a_group_are_destroyed_after_it() {
         drop((registration, buffers));
         let (log, second) = (calls(&fake), DESTROY_OPERATOR.replace("custom0", "custom1"));
         assert_eq!(log[1..], [DEREGISTER_WINDOW, &second, DEREGISTER, FREE, FREE], "{log:?}");
-        assert_no_violation(&fake);
+        assert_eq!(fake.violations(), [""; 0]);
     }
 }
 
@@ -436,7 +432,7 @@ fn objects_of_a_finalized_communicator_are_destroyed_with_it() {
         assert!(calls(&fake).is_empty());
         finalized.destroy().unwrap();
         assert_eq!(calls(&fake), vec![FREE; frees]);
-        assert_no_violation(&fake);
+        assert_eq!(fake.violations(), [""; 0]);
     }
 }
 
@@ -463,7 +459,7 @@ fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
     let ends = [DEREGISTER, DEREGISTER_WINDOW, "ncclRedOpDestroy("].map(count);
     assert_eq!((ends, count(FREE)), ([ROUNDS; 3], 2 * ROUNDS));
     comm.destroy().unwrap();
-    assert_no_violation(&fake);
+    assert_eq!(fake.violations(), [""; 0]);
 }
 
 #[test]
@@ -620,7 +616,7 @@ fn window_of_a_group_is_active_after_its_end() {
     .unwrap();
     drop(buffer);
     assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW, DEREGISTER_WINDOW, FREE]);
-    assert_no_violation(&fake);
+    assert_eq!(fake.violations(), [""; 0]);
 
     // The memory of a window of a failed group is kept.
     let (mut buffer, mut kept) = (alloc(&nccl), None);

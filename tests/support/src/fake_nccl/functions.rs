@@ -46,8 +46,10 @@ macro_rules! define_functions {
             )*
         }
 
-        /// All functions of the header.
-        pub(super) const ALL: Functions = Functions { $($name: Some(functions::$name)),* };
+        /// Returns the functions of the header that `has` keeps.
+        pub(super) fn table(has: impl Fn(&str) -> bool) -> Functions {
+            Functions { $($name: has(stringify!($name)).then_some(functions::$name as _)),* }
+        }
     };
 }
 libnccl::for_each_function!(define_functions);

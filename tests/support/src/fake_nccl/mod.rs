@@ -27,8 +27,6 @@ use model::State;
 pub use model::{Behavior, REGISTRATION, USER_POINTER, WINDOW};
 pub use rule::{ErrorText, Output, Rule};
 
-use crate::restricted;
-
 /// A fake library; clones share it.
 #[derive(Clone)]
 pub struct FakeNccl(SharedState);
@@ -65,7 +63,7 @@ impl FakeNccl {
     /// Opens the fake as a library.
     pub fn load(&self) -> Result<Nccl, LoadError> {
         let absent = self.state().absent.clone();
-        let table = restricted(functions::ALL, |name| !absent.contains(name));
+        let table = functions::table(|name| !absent.contains(name));
         // SAFETY: the signatures are the header's, and the fake keeps NCCL's contracts as far as the facade relies on
         // them.
         unsafe { Nccl::from_table("the fake NCCL", table) }

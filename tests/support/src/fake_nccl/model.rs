@@ -33,13 +33,6 @@ pub const USER_POINTER: usize = 0x1000;
 const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
 
 const CREATE_CHILDREN: [&str; 2] = ["ncclCommSplit", "ncclCommShrink"];
-const CREATE_COMMS: [&str; 5] = [
-    "ncclCommInitAll",
-    "ncclCommInitRank",
-    "ncclCommInitRankConfig",
-    "ncclCommInitRankScalable",
-    "ncclCommGrow",
-];
 
 /// The behavior that a test can set.
 #[derive(Debug)]
@@ -372,7 +365,9 @@ impl State {
         if group.depth > 0 {
             group.error = code;
         }
-        if self.behavior.leaves_group_open && CREATE_COMMS.contains(&function) {
+        if self.behavior.leaves_group_open
+            && (function.starts_with("ncclCommInit") || function == "ncclCommGrow")
+        {
             self.group().depth += 1;
         }
     }
