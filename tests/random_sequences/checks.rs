@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Queries handles by their numbers.
 
 use std::fs;
-use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -34,7 +33,7 @@ impl Vault {
 
 /// A buffer that belongs to this rank whenever no operation borrows it.
 pub(crate) struct Borrowed<'v> {
-    elements: Vec<f32>,
+    pub(crate) elements: Vec<f32>,
     vault: &'v Vault,
 }
 
@@ -48,20 +47,6 @@ impl Drop for Borrowed<'_> {
             let is_freed = kept.len() % 4 == 3;
             kept.push(if is_freed { Vec::new() } else { buffer });
         }
-    }
-}
-
-impl Deref for Borrowed<'_> {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        &self.elements
-    }
-}
-
-impl DerefMut for Borrowed<'_> {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.elements
     }
 }
 

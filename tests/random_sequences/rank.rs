@@ -201,19 +201,19 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 let count = numbers.pick(&[1, 3_000]);
                 let own = self.vault.buffer(vec![rank as f32; count]);
                 let mut all = self.vault.buffer(vec![0.0; count * size]);
-                comm.all_gather(&*own, &mut *all, STREAM)?;
-                assert!(all.iter().enumerate().all(|(index, from)| *from == (index / count) as f32));
-                comm.broadcast_in_place(&mut *all, numbers.below(size), STREAM)
+                comm.all_gather(&own.elements, &mut all.elements, STREAM)?;
+                assert!(all.elements.iter().enumerate().all(|(index, from)| *from == (index / count) as f32));
+                comm.broadcast_in_place(&mut all.elements, numbers.below(size), STREAM)
             }
             3 => comm.barrier(&mut [0_u8], STREAM),
             4 => {
                 let op = comm.pre_mul_sum(3.0_f32)?;
                 let mut values = self.vault.buffer([1.0, 2.0]);
-                comm.all_reduce_in_place(&mut *values, &op, STREAM)?;
+                comm.all_reduce_in_place(&mut values.elements, &op, STREAM)?;
                 if self.own.coin() {
                     self.later(500, move || drop(op));
                 }
-                assert_eq!(values[..], [3.0 * size as f32, 6.0 * size as f32]);
+                assert_eq!(values.elements[..], [3.0 * size as f32, 6.0 * size as f32]);
                 Ok(())
             }
             5 => {
@@ -300,8 +300,8 @@ impl<'scope, 'env> Rank<'scope, 'env> {
 
     fn all_reduce(&self, comm: &Communicator, count: usize) -> Result<()> {
         let mut ones = self.vault.buffer(vec![1.0; count]);
-        comm.all_reduce_in_place(&mut *ones, ReduceOp::Sum, STREAM)?;
-        assert!(ones.iter().all(|sum| *sum == comm.size() as f32), "{count} elements on {comm:?}");
+        comm.all_reduce_in_place(&mut ones.elements, ReduceOp::Sum, STREAM)?;
+        assert!(ones.elements.iter().all(|sum| *sum == comm.size() as f32), "{count} elements on {comm:?}");
         Ok(())
     }
 
@@ -318,10 +318,13 @@ impl<'scope, 'env> Rank<'scope, 'env> {
             if let Some(timeout) = timeout {
                 g.timeout(timeout);
             }
-            comm.send(&*sent, next, g.stream(STREAM))?;
-            comm.recv(&mut *received, previous, g.stream(STREAM))
+            comm.send(&sent.elements, next, g.stream(STREAM))?;
+            comm.recv(&mut received.elements, previous, g.stream(STREAM))
         })?;
-        assert!(received.iter().all(|from| *from == previous as f32), "{count} elements from {previous}");
+        assert!(
+            received.elements.iter().all(|from| *from == previous as f32),
+            "{count} elements from {previous}"
+        );
         Ok(())
     }
 

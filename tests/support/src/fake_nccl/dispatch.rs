@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::arguments::{Argument, call_text};
-use super::codes::{INVALID_USAGE, SUCCESS};
 use super::handles;
 use super::model::State;
+use super::rule::{INVALID_USAGE, SUCCESS};
 
 /// The state of a fake, which its clones and threads share.
 pub(super) type SharedState = Arc<Mutex<State>>;

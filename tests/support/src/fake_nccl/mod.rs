@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 mod arguments;
-mod codes;
 mod dispatch;
 mod functions;
 mod handles;
@@ -21,11 +20,10 @@ use libnccl::error::LoadError;
 use libnccl::sys::{self, Functions};
 use libnccl::{Nccl, Version};
 
-pub use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use dispatch::{SharedState, lock};
 use model::State;
 pub use model::{Behavior, REGISTRATION, USER_POINTER, WINDOW};
-pub use rule::{ErrorText, Output, Rule};
+pub use rule::{ErrorText, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Output, Rule, SUCCESS};
 
 /// A fake library; clones share it.
 #[derive(Clone)]

@@ -11,10 +11,9 @@ use std::time::Duration;
 use libnccl::sys::{self, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t};
 
 use super::arguments::{Argument, call_text, string};
-use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use super::handles::{comm_name, handle, number};
 use super::memory::Memory;
-use super::rule::{ErrorText, Output, Rule};
+use super::rule::{ErrorText, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Output, Rule, SUCCESS};
 
 /// The size, rank and device that communicators report.
 const SIZE: c_int = 4;

@@ -1,6 +1,15 @@
-//! Rules by which calls deviate from success.
+//! Rules by which calls deviate from success, and result codes.
 
 use std::ffi::CStr;
+
+/// `ncclSuccess`.
+pub const SUCCESS: u32 = 0;
+/// `ncclInvalidArgument`.
+pub const INVALID_ARGUMENT: u32 = 4;
+/// `ncclInvalidUsage`.
+pub const INVALID_USAGE: u32 = 5;
+/// `ncclInProgress`.
+pub const IN_PROGRESS: u32 = 7;
 
 /// The output that a call writes through its pointer arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
