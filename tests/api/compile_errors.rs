@@ -147,11 +147,6 @@ fn library() -> PathBuf {
     files.filter(is_library).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
 }
 
-/// Compiles a program with one statement, and returns the compiler's success and messages.
-fn compile_statement(directory: &Path, statement: &str) -> (bool, String) {
-    compile(directory, &format!("pub fn f(comm: &Communicator) {{ let _ = {statement}; }}"))
-}
-
 /// Compiles a program with some functions, and returns the compiler's success and messages.
 fn compile(directory: &Path, functions: &str) -> (bool, String) {
     let program = format!(
@@ -175,11 +170,13 @@ fn compile(directory: &Path, functions: &str) -> (bool, String) {
 #[test]
 fn error_for_a_likely_mistake_names_the_fix() {
     let directory = tempfile::tempdir().unwrap();
-    let (compiles, messages) =
-        compile_statement(directory.path(), "comm.send(&[1_u8], 0, StreamRef::DEFAULT)");
+    let compile = |statement: &str| {
+        compile(directory.path(), &format!("pub fn f(comm: &Communicator) {{ let _ = {statement}; }}"))
+    };
+    let (compiles, messages) = compile("comm.send(&[1_u8], 0, StreamRef::DEFAULT)");
     assert!(compiles, "a statement without mistake:\n{messages}");
     for (statement, expected) in MISTAKES {
-        let (compiles, messages) = compile_statement(directory.path(), statement);
+        let (compiles, messages) = compile(statement);
         assert!(!compiles, "{statement} compiles");
         for text in *expected {
             assert!(messages.contains(text), "{statement}: no {text:?} in\n{messages}");

@@ -20,25 +20,20 @@ const DRIVER: &str = "
     int number_of_sets(void) { return sets; }
 ";
 
-/// Compiles the driver and loads it, as NCCL does.
-fn load_driver() -> Library {
-    let directory = tempfile::tempdir().unwrap();
-    let (source, library) = (directory.path().join("cuda.c"), directory.path().join("libcuda.so.1"));
-    std::fs::write(&source, DRIVER).unwrap();
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).args([&library, &source]);
-    assert!(compiler.status().expect("a C compiler, cc").success());
-    // SAFETY: the library just compiled.
-    unsafe { Library::new(library) }.unwrap()
-}
-
 /// NCCL makes the thread's device current again, which would be device 0 on a new thread.
 #[test]
 fn thread_that_destroys_a_communicator_has_the_callers_context() {
     if !is_own(module_path!(), "thread_that_destroys_a_communicator_has_the_callers_context") {
         return;
     }
-    let driver = load_driver();
+    let directory = tempfile::tempdir().unwrap();
+    let (source, library) = (directory.path().join("cuda.c"), directory.path().join("libcuda.so.1"));
+    std::fs::write(&source, DRIVER).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).args([&library, &source]);
+    assert!(compiler.status().expect("a C compiler, cc").success());
+    // SAFETY: the library just compiled, which NCCL would have loaded.
+    let driver = unsafe { Library::new(library) }.unwrap();
     // SAFETY: the functions above, with their signatures.
     let (set, last, sets) = unsafe {
         (

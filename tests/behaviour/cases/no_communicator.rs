@@ -11,9 +11,7 @@ cases! {
     functions_present_match_their_version,
     #[cfg(feature = "device-api")]
     device_functions_present_match_their_version,
-    empty_group_returns_the_closures_result,
-    group_inside_group_by_nccl_is_invalid_usage,
-    panic_in_group_closes_the_group,
+    group_is_closed_after_any_result_of_its_closure,
     invalid_size_or_rank_is_an_error_before_nccl,
 }
 
@@ -63,21 +61,15 @@ fn device_functions_present_match_their_version(nccl: &Nccl) {
     }
 }
 
-fn empty_group_returns_the_closures_result(nccl: &Nccl) {
+fn group_is_closed_after_any_result_of_its_closure(nccl: &Nccl) {
     assert_eq!(nccl.group(|_| Ok(7)).unwrap(), 7);
+    assert_outside_a_group(nccl);
     let failed = nccl.group(|_| nccl.require("ncclFrobnicate")).unwrap_err();
     assert!(matches!(failed, Error::InvalidArgument { .. }), "{failed}");
-    assert_eq!(nccl.group(|_| Ok(8)).unwrap(), 8);
     assert_outside_a_group(nccl);
-}
-
-fn group_inside_group_by_nccl_is_invalid_usage(nccl: &Nccl) {
-    let failed = nccl.group(|_| nccl.group(|_| Ok(()))).unwrap_err();
-    assert!(matches!(failed, Error::InvalidUsage { call: "group", .. }), "{failed}");
+    let nested = nccl.group(|_| nccl.group(|_| Ok(()))).unwrap_err();
+    assert!(matches!(nested, Error::InvalidUsage { call: "group", .. }), "{nested}");
     assert_outside_a_group(nccl);
-}
-
-fn panic_in_group_closes_the_group(nccl: &Nccl) {
     let panicked = std::panic::catch_unwind(|| {
         nccl.group(|_| -> libnccl::Result<()> { std::panic::resume_unwind(Box::new(7)) })
     });

@@ -13,7 +13,7 @@ use libnccl::sys::{
 };
 use libnccl::{DataType, ReduceOp};
 
-use super::handles::comm_name;
+use super::dispatch::comm_name;
 use super::memory::Memory;
 
 #[derive(Clone, Copy)]

@@ -5,7 +5,6 @@
 mod arguments;
 mod dispatch;
 mod functions;
-mod handles;
 mod memory;
 mod model;
 mod rule;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use libnccl::sys::{self, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t};
 
 use super::arguments::{Argument, call_text, string};
-use super::handles::{comm_name, handle, number};
+use super::dispatch::{comm_name, handle, number};
 use super::memory::Memory;
 use super::rule::{ErrorText, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Output, Rule, SUCCESS};
 
