@@ -213,13 +213,12 @@ fn observer_is_notified_once_of_a_failed_group() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
-    let mut buffers = [[0_u8]; 3];
-    let [first, second, third] = &mut buffers;
+    let [mut first, mut second, mut third] = [[0_u8]; 3];
     nccl.group(|g| {
-        comm.barrier(first, g.stream(STREAM))?;
-        comm.barrier(second, g.stream(STREAM))?;
+        comm.barrier(&mut first, g.stream(STREAM))?;
+        comm.barrier(&mut second, g.stream(STREAM))?;
         // Refused, which cancels the group.
-        comm.broadcast_in_place(third, 9, g.stream(STREAM))
+        comm.broadcast_in_place(&mut third, 9, g.stream(STREAM))
     })
     .unwrap_err();
     let expected = [
