@@ -638,10 +638,10 @@ fn one_sided_operations_check_their_arguments() {
     fake.set(|fake| fake.size_and_rank = (2, 0));
     let comms = nccl.init_all(&[0, 1]).unwrap();
     let comm = &comms[0];
-    let [mut buffer, mut elsewhere] = [(); 2].map(|()| alloc(&nccl));
+    let [mut buffer, mut elsewhere] = [(); 2].map(|()| alloc(nccl));
     let window = window_of(comm, &mut buffer);
     let elsewhere = window_of(&comms[1], &mut elsewhere);
-    calls(&fake);
+    calls(fake);
     let first = Signal::default();
     let put = |peer, place, signal| text(comm.put_signal(&buffer, peer, place, signal, STREAM));
     let wait = |count, peer| text(comm.wait_signal(&[WaitSignal { count, peer, signal: first }], STREAM));
@@ -667,5 +667,5 @@ fn one_sided_operations_check_their_arguments() {
         assert_eq!(problem, expected);
     }
     assert!(text(comm.signal(1, first, with_options)).contains("takes no options"));
-    assert!(calls(&fake).is_empty());
+    assert!(calls(fake).is_empty());
 }

@@ -309,9 +309,9 @@ impl State {
         }
         let group = self.group();
         if group.depth > 0 {
-            group.ends.push(raw)
+            group.ends.push(raw);
         } else {
-            self.end(raw)
+            self.end(raw);
         }
         code
     }
