@@ -47,6 +47,30 @@ const LEGAL: &[(&str, &str)] = &[
         c.all_reduce_in_place(&mut *b, SUM, STREAM)?;
         c.all_reduce_in_place(b, SUM, STREAM)
     }"),
+    // Regression: cudarc lets safe code make any type an element, such as char.
+    ("an element type by an unsafe implementation", "#[derive(Clone, Copy)] #[repr(transparent)] struct Meters(f32);
+    // SAFETY: an f32.
+    unsafe impl Element for Meters { const DATA_TYPE: DataType = f32::DATA_TYPE; }
+    fn f(c: &Communicator, b: &mut [Meters]) -> Result<()> { c.all_reduce_in_place(b, SUM, STREAM) }"),
+    ("a function over every kind of buffer",
+    "fn double<B: ?Sized>(c: &Communicator, b: &mut B) -> Result<()>
+    where
+        for<'a> &'a mut B: BufferMut<'a, Element = f32>,
+    {
+        c.all_reduce_in_place(b, &c.pre_mul_sum(2.0)?, STREAM)
+    }
+    fn sum<'b>(c: &Communicator, b: impl BufferMut<'b, Element = f32>) -> Result<()> {
+        c.all_reduce_in_place(b, SUM, STREAM)
+    }
+    fn f(c: &Communicator, b: &mut NcclBuffer<f32>, v: &mut Vec<f32>) -> Result<()> {
+        double(c, b)?;
+        double(c, v)?;
+        double(c, &mut v[..])?;
+        sum(c, b.get_mut(..).unwrap())?;
+        sum(c, b)?;
+        sum(c, SliceMut::from(&mut *v))?;
+        sum(c, v)
+    }"),
     ("a function over streams now and in a group",
     "fn f(n: &Nccl, c: &Communicator, b: &mut [f32], p: &PreMulSum<'_, f32>) -> Result<()> {
         step(c, b, STREAM)?;
@@ -96,6 +120,16 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
     }"),
     ("a stream of a group whose lifetime shrinks", "lifetime may not live long enough",
     "fn f<'long: 'short, 'short>(on: OnStream<'long, 'long>) -> OnStream<'short, 'long> { on }"),
+    ("an element type by a safe implementation", "E0200",
+    "#[derive(Clone, Copy)] struct Meters(f32);
+    impl Element for Meters { const DATA_TYPE: DataType = f32::DATA_TYPE; }"),
+    // Regression: ferrotorch takes a raw stream in a safe function.
+    ("a raw stream in safe code", "E0133", "fn f() -> StreamRef<'static> { StreamRef::from_raw(std::ptr::null_mut()) }"),
+    // Regression: ztensor lets a group change its thread.
+    ("a group of another thread", "cannot be sent between threads safely",
+    "fn send<T: Send>(_: T) {} fn f(group: Group<'static, 'static>) { send(group) }"),
+    ("a pending communicator of another thread", "cannot be sent between threads safely",
+    "fn send<T: Send>(_: T) {} fn f(pending: PendingCommunicator) { send(pending) }"),
     ("a communicator that is destroyed in the group", "E0505",
     "fn f(n: &Nccl, c: Communicator, b: &mut [f32]) -> Result<()> {
         n.group(|g| { c.all_gather_in_place(b, g.stream(STREAM))?; c.destroy() })
@@ -111,11 +145,6 @@ fn library() -> PathBuf {
         name.starts_with("liblibnccl-") && name.ends_with(".rlib")
     };
     files.filter(is_library).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
-}
-
-/// Compiles a program with one statement, and returns the compiler's success and messages.
-fn compile_statement(directory: &Path, statement: &str) -> (bool, String) {
-    compile(directory, &format!("pub fn f(comm: &Communicator) {{ let _ = {statement}; }}"))
 }
 
 /// Compiles a program with some functions, and returns the compiler's success and messages.
@@ -141,11 +170,13 @@ fn compile(directory: &Path, functions: &str) -> (bool, String) {
 #[test]
 fn error_for_a_likely_mistake_names_the_fix() {
     let directory = tempfile::tempdir().unwrap();
-    let (compiles, messages) =
-        compile_statement(directory.path(), "comm.send(&[1_u8], 0, StreamRef::DEFAULT)");
+    let compile = |statement: &str| {
+        compile(directory.path(), &format!("pub fn f(comm: &Communicator) {{ let _ = {statement}; }}"))
+    };
+    let (compiles, messages) = compile("comm.send(&[1_u8], 0, StreamRef::DEFAULT)");
     assert!(compiles, "a statement without mistake:\n{messages}");
     for (statement, expected) in MISTAKES {
-        let (compiles, messages) = compile_statement(directory.path(), statement);
+        let (compiles, messages) = compile(statement);
         assert!(!compiles, "{statement} compiles");
         for text in *expected {
             assert!(messages.contains(text), "{statement}: no {text:?} in\n{messages}");

@@ -2,18 +2,13 @@
 
 use libnccl::Nccl;
 
-pub(crate) struct Implementation {
-    pub(crate) name: &'static str,
-    /// The library, or the reason why it is missing.
-    pub(crate) nccl: Result<Nccl, String>,
-}
-
-pub(crate) fn all() -> Vec<Implementation> {
-    vec![
-        Implementation { name: "CPU in process", nccl: Ok(libnccl_cpu::nccl()) },
-        Implementation { name: "CPU shared object by dlopen", nccl: cpu_shared_object() },
-        Implementation { name: "linked library", nccl: linked() },
-        Implementation { name: "real library by dlopen", nccl: real() },
+/// Returns the name of each, and the library or the reason why it is missing.
+pub(crate) fn all() -> [(&'static str, Result<Nccl, String>); 4] {
+    [
+        ("CPU in process", Ok(libnccl_cpu::nccl())),
+        ("CPU shared object by dlopen", cpu_shared_object()),
+        ("linked library", linked()),
+        ("real library by dlopen", real()),
     ]
 }
 

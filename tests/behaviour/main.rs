@@ -22,9 +22,8 @@ fn main() {
     let threads = std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
     arguments.test_threads = arguments.test_threads.or(threads);
     let mut trials = Vec::new();
-    for implementation in implementations::all() {
-        let name = implementation.name;
-        match implementation.nccl {
+    for (name, found) in implementations::all() {
+        match found {
             Ok(nccl) => {
                 let Selection { run, skipped } = Selection::of(&nccl);
                 for (case, run) in run {

@@ -44,17 +44,14 @@ fn build_finds_a_difference_in_any_generated_file() {
 fn difference_of_a_build_names_the_item() {
     let root = tempfile::tempdir().unwrap();
     let files = bindings_in(root.path());
-    for (file, old, new, item) in [
+    #[rustfmt::skip]
+    let changes = [
         ("types.rs", "    pub internal: [", "    pub _address: [", "ncclUniqueId"),
-        (
-            "types.rs",
-            "pub const NCCL_SPLIT_NOCOLOR: i32 = -1",
-            "pub const NCCL_SPLIT_NOCOLOR: i32 = 1",
-            "NCCL_SPLIT_NOCOLOR",
-        ),
+        ("types.rs", "pub const NCCL_SPLIT_NOCOLOR: i32 = -1", "pub const NCCL_SPLIT_NOCOLOR: i32 = 1", "NCCL_SPLIT_NOCOLOR"),
         ("linked.rs", "    pub fn ncclGetVersion(", "    pub fn ncclGetVersion2(", "ncclGetVersion"),
         ("dynamic.rs", "    pub unsafe fn ncclGetVersion(", "    pub unsafe fn renamed(", "ncclGetVersion"),
-    ] {
+    ];
+    for (file, old, new, item) in changes {
         let mut files = files.clone();
         let text = &mut files.iter_mut().find(|(name, _)| *name == file).unwrap().1;
         let at = text.rfind(old).unwrap_or_else(|| panic!("{old} is not in {file}"));

@@ -2,44 +2,29 @@
 
 use std::env;
 use std::ffi::{CString, c_char};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 
 use libnccl::config::Encryption;
-use libnccl::sys::{ncclComm_t, ncclEncryptionConfig_t, ncclResult_t};
+use libnccl::sys::{Functions, ncclComm_t};
 use libnccl::{Error, Nccl};
-use libnccl_test_support::fake_nccl::FakeNccl;
+use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl};
 
 use crate::own_process::is_own;
-
-unsafe extern "C" fn fail(_: *const ncclEncryptionConfig_t) -> ncclResult_t {
-    ncclResult_t::ncclSystemError
-}
-
-/// Opens the fake with a function that fails and a function that returns the last error.
-fn failing(last_error: unsafe extern "C" fn(ncclComm_t) -> *const c_char) -> Nccl {
-    let mut functions = *FakeNccl::new().nccl().as_raw();
-    functions.ncclSetEncryption = Some(fail);
-    functions.ncclGetLastError = Some(last_error);
-    // SAFETY: the fake's functions, and others with the signatures of the header.
-    unsafe { Nccl::from_table("failing", functions) }.unwrap()
-}
 
 /// Texts of NCCL 2.13.4 to 2.32.3.
 #[test]
 fn text_about_variables_of_nccl_has_their_values() {
-    static TEXT: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
-    unsafe extern "C" fn text(_: ncclComm_t) -> *const c_char {
-        TEXT.load(Ordering::Relaxed)
-    }
     if !is_own(module_path!(), "text_about_variables_of_nccl_has_their_values") {
         return;
     }
-    let nccl = failing(text);
+    let fake = FakeNccl::new();
+    fake.set_code("ncclSetEncryption", 2);
+    let nccl = fake.nccl();
     let detail = |text: &str| {
-        // Leaked, as NCCL never frees its text either.
-        TEXT.store(CString::new(text).unwrap().into_raw(), Ordering::Relaxed);
+        // NCCL never frees its text either.
+        let text = Box::leak(CString::new(text).unwrap().into_boxed_c_str());
+        fake.set(|fake| fake.error_text = ErrorText::Of(text));
         match nccl.set_encryption(Encryption::None) {
             Err(Error::Nccl { detail, .. }) => detail,
             other => panic!("{other:?}"),
@@ -86,7 +71,10 @@ fn text_that_another_thread_changes_is_valid_utf8() {
     unsafe extern "C" fn text(_: ncclComm_t) -> *const c_char {
         BUFFER.as_ptr().cast()
     }
-    let (nccl, is_over) = (failing(text), AtomicBool::new(false));
+    let functions = Functions { ncclGetLastError: Some(text), ..*FakeNccl::new().nccl().as_raw() };
+    // SAFETY: the fake's functions, and one with the signature of the header.
+    let nccl = unsafe { Nccl::from_table("changing", functions) }.unwrap();
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             let texts = ["x".repeat(LENGTH), "\u{20ac}".repeat(LENGTH / 3)];

@@ -3,20 +3,21 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::window::{Signal, WaitSignal, WindowFlags};
 use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
+use crate::methods::{OPERATIONS, Start};
 
 fn grouped<'scope>(g: &'scope Group<'scope, '_>, comm: &'scope Communicator) -> Result<()> {
     comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, g.stream(stream()))
 }
 
 fn own_error<T>() -> Result<T> {
-    "x".parse::<libnccl::Version>().map_err(|_| Error::Aborted { call: "the closure" })?;
-    unreachable!()
+    Err(Error::Aborted { call: "the closure" })
 }
 
 type Fill = for<'s, 'e> fn(&'s Group<'s, 'e>, &'s Fixture) -> Result<()>;
@@ -86,6 +87,10 @@ fn failed_group_starts_nothing_and_returns_cause() {
         assert!(matches!(fixture.comm.split(None, 0).init(), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::InvalidUsage { .. })));
         assert_eq!(fixture.comm.async_error().unwrap(), ResultCode::SUCCESS);
+        // A revocation makes it usable for its children.
+        fixture.comm.revoke().unwrap();
+        fixture.comm.split(None, 0).init().unwrap();
+        fixture.comm.shrink(&[0], ShrinkMode::Default).init().unwrap();
         // Another communicator has not failed, and no group is open.
         let spare = fixture.spare();
         work(&spare).unwrap();
@@ -232,34 +237,20 @@ fn failed_simulation_fails_its_members() {
 /// NCCL leaves the sends and receives of a simulation in the queue, and starts them with the next group.
 #[test]
 fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
-    const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
-    const SUM: ReduceOp = ReduceOp::Sum;
-    #[rustfmt::skip]
-    let operations: [(&str, bool, Fill); 20] = [
-        ("all_reduce", true, |g, f| grouped(g, &f.comm)),
-        ("all_reduce_in_place", true, |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), SUM, g.stream(stream()))),
-        ("reduce", true, |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), SUM, 0, g.stream(stream()))),
-        ("reduce_in_place", true, |g, f| f.comm.reduce_in_place(recv::<f32>(1), SUM, 0, g.stream(stream()))),
-        ("all_gather", true, |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream()))),
-        ("all_gather_in_place", true, |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream()))),
-        ("reduce_scatter", true, |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), SUM, g.stream(stream()))),
-        ("barrier", true, |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream()))),
-        ("send", false, |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
-        ("recv", false, |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast", false, |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
-        ("broadcast_in_place", false, |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
-        ("all_to_all", false, |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
-        ("gather", false, |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
-        ("gather_in_place", false, |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("scatter", false, |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
-        ("scatter_in_place", false, |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
-        ("signal", false, |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
-        ("wait_signal", false, |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
-        ("init_in", false, |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
+    // Also in place, and `reduce_scatter`.
+    const SIMULATED: [&str; 4] = ["all_reduce", "reduce", "all_gather", "barrier"];
+    let others: [(&str, Start); 4] = [
+        ("barrier", |f, on| f.comm.barrier(recv::<f32>(1), on)),
+        ("send_recv", |f, on| f.comm.send_recv(send::<f32>(1), recv::<f32>(1), 0, 0, on)),
+        ("signal", |f, on| f.comm.signal(0, Signal::default(), on)),
+        ("wait_signal", |f, on| {
+            f.comm.wait_signal(&[WaitSignal { count: 1, peer: 0, signal: Signal::default() }], on)
+        }),
     ];
-    for (name, is_simulated, fill) in operations {
-        let fixture = Fixture::new();
-        match fixture.nccl.simulate(|g| fill(g, &fixture)) {
+    let operations = OPERATIONS.into_iter().map(|(name, _, start)| (name, start));
+    for (name, start) in operations.chain(others) {
+        let (fixture, is_simulated) = (Fixture::new(), SIMULATED.iter().any(|start| name.starts_with(start)));
+        match fixture.nccl.simulate(|g| start(&fixture, g.stream(stream()))) {
             Ok(estimate) => assert!(is_simulated && estimate == Some(12.5), "{name}: {estimate:?}"),
             Err(error) => {
                 assert!(!is_simulated, "{name}: {error}");
@@ -273,6 +264,8 @@ fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
         fixture.close(name);
     }
     let fixture = Fixture::new();
+    let init = fixture.nccl.simulate(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop));
+    assert!(matches!(init, Err(Error::InvalidUsage { call: "init_in", .. })), "{init:?}");
     let mut buffer = fixture.nccl.alloc::<f32>(1).unwrap();
     let window = fixture.nccl.simulate(|g| {
         // SAFETY: the fake has no other ranks.
@@ -297,7 +290,7 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
     };
     let config = Config::new().timeout(Duration::from_secs(9));
     refused(&nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap(), "is nonblocking");
-    fake.set_size_and_rank(1, 0);
+    fake.set(|fake| fake.size_and_rank = (1, 0));
     refused(&nccl.communicator(1, 0, &id(1)).init().unwrap(), "has one rank");
     fake.assert_clean("refused");
 }
@@ -399,7 +392,7 @@ fn group_left_open_by_failed_init_is_closed() {
     ];
     for (number, (function, act)) in acts.into_iter().enumerate() {
         let fixture = Fixture::new();
-        fixture.fake.leave_group_open_on_failed_init();
+        fixture.fake.set(|fake| fake.leaves_group_open = true);
         fixture.fake.set_code_once(function, 0, 1);
         let error = act(&fixture).unwrap_err();
         assert!(matches!(error, Error::Nccl { call, .. } if call == function), "{error}");

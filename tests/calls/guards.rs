@@ -116,26 +116,27 @@ fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
 }
 
 #[test]
-fn guards_of_a_group_that_times_out_live_until_all_its_members_are_aborted() {
-    let fake = FakeNccl::new();
-    let nccl = fake.nccl();
-    let comms = [30, 600_000].map(|timeout| {
-        let config = Config::new().timeout(Duration::from_millis(timeout));
-        nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap()
-    });
-    let recorded = RefCell::default();
-    let tensors = ["first", "second"].map(|name| Tensor { fake: &fake, name, events: &recorded });
-    fake.set_async_states([], IN_PROGRESS);
-    fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
-    let members = comms.iter().zip(&tensors);
-    let ended = nccl.group(|g| {
-        members.into_iter().try_for_each(|(comm, tensor)| comm.send(tensor, 0, g.stream(stream())))
-    });
-    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
-    assert_eq!(fake.calls().iter().filter(|function| **function == "ncclCommAbort").count(), 2);
-    for tensor in ["first", "second"] {
-        let released = format!("{tensor} released after ncclCommAbort");
-        assert!(recorded.borrow().contains(&released), "{:?}", recorded.borrow());
+fn guards_of_a_group_live_until_the_shortest_timeout_has_aborted_all_its_members() {
+    for timeouts in [[30, 600_000], [600_000, 30]] {
+        let fake = FakeNccl::new();
+        let nccl = fake.nccl();
+        let comms = timeouts.map(|timeout| {
+            nccl.communicator(4, 2, &id(1)).timeout(Duration::from_millis(timeout)).init().unwrap()
+        });
+        let recorded = RefCell::default();
+        let tensors = ["first", "second"].map(|name| Tensor { fake: &fake, name, events: &recorded });
+        fake.set_async_states([], IN_PROGRESS);
+        fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
+        let members = comms.iter().zip(&tensors);
+        let ended = nccl.group(|g| {
+            members.into_iter().try_for_each(|(comm, tensor)| comm.send(tensor, 0, g.stream(stream())))
+        });
+        assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+        assert_eq!(fake.calls().iter().filter(|function| **function == "ncclCommAbort").count(), 2);
+        for tensor in ["first", "second"] {
+            let released = format!("{tensor} released after ncclCommAbort");
+            assert!(recorded.borrow().contains(&released), "{:?}", recorded.borrow());
+        }
     }
 }
 

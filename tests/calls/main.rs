@@ -1,7 +1,7 @@
 //! The exact C calls that the safe layer makes: for each method, for any result and output of NCCL, and for each kind of
 //! teardown.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "dlopen", target_os = "linux"))]
 mod cuda_context;
 #[cfg(target_os = "linux")]
 mod error_texts;

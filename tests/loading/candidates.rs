@@ -211,11 +211,18 @@ fn library_is_found_in_the_directory_of_each_variable() {
 }
 
 #[test]
-fn user_packages_prefer_pythonuserbase_over_home() {
+fn user_packages_prefer_pythonuserbase_over_home_and_include_debians() {
     let tree = Tree::new(&[&format!("base/{SITE}"), &format!("home/.local/{SITE}")]);
     let (base, home) = (tree.root.join("base"), tree.root.join("home"));
     assert_eq!(named(&[("HOME", &home), ("PYTHONUSERBASE", &base)], USER), [Ok(base.join(SITE))]);
     assert_eq!(named(&[("HOME", &home)], USER), [Ok(home.join(".local").join(SITE))]);
+    // Debian's packages come first, and those of Python 2 are not searched.
+    let files = ["python3/dist-packages", "python3.11/dist-packages", "python3.11/site-packages"]
+        .map(|packages| format!("lib/{packages}/{IN_PACKAGES}"));
+    let files = files.each_ref().map(String::as_str);
+    let older = format!("lib/python2.7/dist-packages/{IN_PACKAGES}");
+    let tree = Tree::new(&[&files[..], &[&older]].concat());
+    tree.assert_named("PYTHONUSERBASE", &tree.root, USER, &files);
 }
 
 #[test]
@@ -225,14 +232,4 @@ fn system_packages_are_searched_in_usr_local_then_usr() {
         |candidate: &Result<PathBuf, _>| candidate.as_ref().is_ok_and(|file| file.starts_with("/usr"));
     assert!(found.len() >= 2 && found.iter().all(is_in_usr), "{found:?}");
     assert!(found[0].as_ref().is_ok_and(|file| file.starts_with("/usr/local/lib")), "{found:?}");
-}
-
-#[test]
-fn python_packages_include_debians() {
-    let files = ["python3/dist-packages", "python3.11/dist-packages", "python3.11/site-packages"]
-        .map(|packages| format!("lib/{packages}/{IN_PACKAGES}"));
-    let files = files.each_ref().map(String::as_str);
-    let older = format!("lib/python2.7/dist-packages/{IN_PACKAGES}");
-    let tree = Tree::new(&[&files[..], &[&older]].concat());
-    tree.assert_named("VIRTUAL_ENV", &tree.root, "VIRTUAL_ENV", &files);
 }

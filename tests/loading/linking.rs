@@ -10,9 +10,8 @@ use link::places::in_linker_cache;
 use link::{Library, Missing, check, default_directories, find, is_vetoed, watched};
 
 fn found(environment: &[(&str, &str)], defaults: &[&str], files: &[&str]) -> Result<Library, Missing> {
-    let variable = |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into());
     let defaults: Vec<PathBuf> = defaults.iter().map(PathBuf::from).collect();
-    find(variable, &defaults, |path: &Path| files.iter().any(|file| Path::new(file) == path))
+    find(variables(environment), &defaults, |path: &Path| files.iter().any(|file| Path::new(file) == path))
 }
 
 fn variables(environment: &[(&str, &str)]) -> impl Fn(&str) -> Option<std::ffi::OsString> {
@@ -78,7 +77,10 @@ fn watched_paths_are_the_file_and_where_a_better_one_may_appear() {
 fn nccl_lib_dir_excludes_other_directories() {
     let files = ["/named/libnccl.so.2", "/home/lib/libnccl.so", "/usr/lib/libnccl.so"];
     let environment = [("NCCL_LIB_DIR", "/named"), ("NCCL_HOME", "/home")];
-    assert_eq!(found(&environment, &["/usr/lib"], &files), Ok(Library::Runtime("/named".into())));
+    let library = found(&environment, &["/usr/lib"], &files);
+    assert_eq!(library, Ok(Library::Runtime("/named".into())));
+    let verbatim = "rustc-link-lib=dylib:+verbatim=libnccl.so.2";
+    assert_eq!(library.unwrap().directives(), ["rustc-link-search=native=/named", verbatim]);
     assert_eq!(found(&environment[1..], &["/usr/lib"], &files), Ok(Library::Development("/home/lib".into())));
     for name in ["NCCL_ROOT", "NCCL_ROOT_DIR"] {
         let environment = [(name, "/home"), ("CUDA_PATH", "/usr")];
@@ -240,13 +242,4 @@ fn rccl_alone_error_says_why_it_is_not_linked() {
     assert_eq!(found(&[("NCCL_LIB_DIR", "/r")], &[], &files), Ok(Library::Development("/r".into())));
     let missing = found(&[("NCCL_LIB_DIR", "/n")], &[], &["/opt/rocm/lib/librccl.so"]).unwrap_err();
     assert_eq!(missing.rccl, None);
-}
-
-#[test]
-fn libnccl_so_2_alone_is_linked_verbatim() {
-    let library = found(&[("NCCL_LIB_DIR", "/p")], &[], &["/p/libnccl.so.2"]).unwrap();
-    assert_eq!(
-        library.directives(),
-        ["rustc-link-search=native=/p", "rustc-link-lib=dylib:+verbatim=libnccl.so.2"]
-    );
 }

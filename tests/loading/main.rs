@@ -1,6 +1,5 @@
 //! Linking, searching for and opening a library; AMD's RCCL instead of NCCL.
 
-mod bindings;
 #[cfg(all(feature = "dlopen", target_os = "linux"))]
 mod candidates;
 mod linking;

@@ -101,7 +101,19 @@ fn load_in_child_process() {
     if let Some(directory) = std::env::var_os("CHANGE_DIRECTORY") {
         std::env::set_current_dir(directory).unwrap();
     }
-    match Nccl::load() {
+    if let Some(global) = std::env::var_os("GLOBAL") {
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+        // As a program or another library may have done.
+        // SAFETY: made by `rccl_library::build`; never unloaded.
+        std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
+    }
+    let loaded = match std::env::var_os("OPENED") {
+        // SAFETY: as above.
+        Some(file) => unsafe { Nccl::open(file) },
+        None => Nccl::load(),
+    };
+    match loaded {
         Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
         Err(error) => println!("error: {error}"),
     }
@@ -189,16 +201,12 @@ fn load_without_library_lists_every_place_searched() {
     }
 }
 
-/// Returns whether `Nccl::load` finds a library of this system.
-fn system_has_a_library() -> bool {
-    load_with(&[]).contains("loaded ")
-}
-
 /// The dynamic linker does not look for such names.
 #[test]
 #[cfg_attr(any(nccl_linked, not(target_env = "gnu")), ignore = "the dynamic linker itself searches")]
 fn load_error_suggests_files_with_a_full_version() {
-    if system_has_a_library() {
+    if load_with(&[]).contains("loaded ") {
+        // This system has an NCCL.
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -258,60 +266,33 @@ fn load_without_ld_library_path_ignores_the_current_directory() {
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_skips_file_of_another_architecture() {
+fn load_reports_the_file_that_was_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
-    let foreign = root.join("foreign/libnccl.so.2");
+    let [good, other, bad, foreign] = ["good", "other", "bad", "foreign"].map(|name| root.join(name));
+    let library = rccl_library::build(&good, "libnccl.so.2");
+    rccl_library::build(&other, "libnccl.so.2");
+    write_truncated(&bad.join("libnccl.so.2"));
     let mut bytes = fs::read(&library).unwrap();
     bytes[18] = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
-    fs::create_dir(root.join("foreign")).unwrap();
-    fs::write(&foreign, &bytes).unwrap();
-    let path = std::env::join_paths([root.join("foreign"), root.join("good")]).unwrap();
-    let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_takes_the_library_in_the_process_before_any_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
-    write_truncated(&root.join("bad/libnccl.so.2"));
-    let printed = load_with(&[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &root.join("bad"))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_after_a_change_of_directory_reports_the_file_that_was_loaded() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let library = rccl_library::build(&root.join("one"), "libnccl.so.2");
-    let (one, other) = (root.join("one"), root.join("other"));
-    rccl_library::build(&other, "libnccl.so.2");
-    let relative = Path::new("./libnccl.so.2");
-    let printed = load_in(&one, &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)]);
-    assert!(printed.contains(&format!("path: {library:?}")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory() {
-    let directory = tempfile::tempdir().unwrap();
-    let library = rccl_library::build(&fs::canonicalize(directory.path()).unwrap(), "t.so");
-    let printed = load_in(directory.path(), &[("LIBNCCL_PATH", Path::new("t.so"))]);
-    assert!(printed.contains(&format!("path: {library:?}, source: \"LIBNCCL_PATH\"")), "{printed}");
-}
-
-#[test]
-#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_finds_rccl_on_the_dynamic_linkers_path() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(directory.path()).unwrap();
-    let path = rccl_library::build(&root, "librccl.so.1");
-    let printed = load_with(&[("LD_LIBRARY_PATH", &root)]);
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("libnccl.so.2"), &bytes).unwrap();
+    let foreign_first = std::env::join_paths([&foreign, &good]).unwrap();
+    let (file, relative, linker) = (Path::new("libnccl.so.2"), Path::new("./libnccl.so.2"), "dynamic linker");
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a Path)], &'a str);
+    let cases: [Case<'_>; 4] = [
+        ("before it, one of another machine", &[("LD_LIBRARY_PATH", Path::new(&foreign_first))], linker),
+        ("in the process", &[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &bad)], linker),
+        ("in the first directory", &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)], linker),
+        ("bare name in the current directory", &[("LIBNCCL_PATH", file)], "LIBNCCL_PATH"),
+    ];
+    for (name, environment, source) in cases {
+        let printed = load_in(&good, environment);
+        let expected = format!("path: {library:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{name}: {expected} is not in\n{printed}");
+    }
+    let path = rccl_library::build(&root.join("rccl"), "librccl.so.1");
+    let printed = load_with(&[("LD_LIBRARY_PATH", &root.join("rccl"))]);
     // This system may have an NCCL, which is found before RCCL.
     if printed.contains("librccl") {
         let expected = format!("path: {path:?}, source: \"dynamic linker\"");
@@ -334,51 +315,21 @@ fn raw_struct_has_the_functions_of_the_library() {
     assert_eq!((code, version), (ncclResult_t::ncclSuccess, rccl_library::VERSION.code() as i32));
 }
 
-/// Loads one library as a program or another library may have done, and opens a second one.
-#[test]
-#[ignore = "the tests below run it, each in a separate process"]
-fn open_with_a_global_library_in_child_process() {
-    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
-
-    let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
-    // SAFETY: made by `rccl_library::build`; never unloaded.
-    std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
-    // SAFETY: as above.
-    match unsafe { Nccl::open(opened) } {
-        Ok(nccl) => println!("opened {}", nccl.backend()),
-        Err(error) => println!("error: {error}"),
-    }
-}
-
-/// Opens a library in a process in which another one is global; returns the process's output.
-fn open_with_global(global: &Path, opened: &Path) -> String {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "search::open_with_a_global_library_in_child_process", "--nocapture"])
-        .envs([("GLOBAL", global), ("OPENED", opened)])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Its internal calls would reach the other library.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
 fn open_with_a_global_library_names_both() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [global, opened] = [0, 1].map(|index| rccl_library::build(directories[index].path(), "libnccl.so.2"));
-    let printed = open_with_global(&global, &opened);
+    let printed = load_with(&[("GLOBAL", &global), ("OPENED", &opened)]);
     let expected = format!(
         "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
         opened.display(),
         fs::canonicalize(&global).unwrap().display()
     );
     assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
-    let printed = open_with_global(&global, &global);
-    assert!(
-        printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
-        "{printed}"
-    );
+    let printed = load_with(&[("GLOBAL", &global), ("OPENED", &global)]);
+    assert!(printed.contains(&format!("path: {:?}", fs::canonicalize(&global).unwrap())), "{printed}");
 }
 
 #[test]

@@ -10,8 +10,9 @@ pub(crate) type Case = (&'static str, fn(&Nccl));
 
 /// Lists functions with their names.
 macro_rules! cases {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) const CASES: &[crate::cases::common::Case] = &[$((stringify!($name), $name)),*];
+    ($($(#[$feature:meta])* $name:ident),* $(,)?) => {
+        pub(crate) const CASES: &[crate::cases::common::Case] =
+            &[$($(#[$feature])* (stringify!($name), $name)),*];
     };
 }
 pub(super) use cases;

@@ -4,39 +4,42 @@
 use std::time::Duration;
 
 use libnccl::buffer::MemorySpace;
-use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp};
+
+use libnccl_test_support::fake_nccl::FakeNccl;
 
 use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
+    one_thread_drives_all_ranks_in_a_group,
     methods_while_group_is_open_are_invalid_usage,
-    failed_closure_starts_nothing_and_fails_members,
     group_of_another_library_is_an_error,
     error_from_a_try_group_closure_cancels_the_group,
     abort_of_any_member_ends_a_group,
-    shortest_timeout_of_the_members_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
-    call_in_a_group_of_other_code_is_invalid_usage,
-    group_is_cancelled_if_other_code_starts_one_inside,
+    group_of_other_code_around_or_inside_is_invalid_usage,
 }
 
-fn assert_failed(comm: &Communicator) {
-    let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
-    );
-    assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
-    // Recovery still works.
-    let others = [1 - comm.rank()];
-    let refused = comm.shrink(&others, ShrinkMode::Default).init().unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
-    comm.revoke().unwrap();
-    let shrunk = comm.shrink(&others, ShrinkMode::Abort).init().unwrap();
-    assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
-    super::common::assert_works(&shrunk);
+fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 3);
+    let mut sums = [1_f32, 2.0, 3.0].map(|value| vec![value; 50_000]);
+    let (mut gathered, mut exchanged) = ([[0_u32; 3]; 3], [[0_i32; 3]; 3]);
+    let (parts, sends) = ([[10_u32], [11], [12]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]]);
+    nccl.group(|g| {
+        for (comm, sum) in comms.iter().zip(&mut sums) {
+            // An inner group that started its operation would wait for the other ranks forever.
+            g.group(|g| comm.all_reduce_in_place(sum, ReduceOp::Sum, g.stream(STREAM)))?;
+        }
+        for (comm, (all, recv)) in comms.iter().zip(gathered.iter_mut().zip(&mut exchanged)) {
+            comm.all_gather(&parts[comm.rank()], all, g.stream(STREAM))?;
+            comm.all_to_all(&sends[comm.rank()], recv, g.stream(STREAM))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(sums.iter().flatten().all(|sum| *sum == 6.0));
+    assert_eq!((gathered, exchanged), ([[10, 11, 12]; 3], [[0, 3, 6], [1, 4, 7], [2, 5, 8]]));
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
@@ -70,52 +73,16 @@ fn of_another_thread(nccl: &Nccl) -> Communicator {
     std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
 }
 
-/// Rank 1's operation is never queued: if the group were started, it would wait forever.
-fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
-    let mut buffers = [[5_i32], [7]];
-    let [first, second] = &mut buffers;
-    let error = nccl
-        .group(|g| -> Result<()> {
-            comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
-            comms[1].broadcast_in_place(second, 9, g.stream(STREAM))
-        })
-        .unwrap_err();
-    assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");
-    assert_eq!(buffers, [[5], [7]]);
-    assert_failed(&comms[0]);
-    let refused = nccl.group(|g| comms[0].send(&[1_u8; 0], 0, g.stream(STREAM))).unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "send", .. }), "{refused}");
-    let [first, second] = comms.try_into().expect("two communicators");
-    first.destroy().unwrap();
-    // Its peer has revoked the communicator.
-    assert_eq!(second.destroy().unwrap_err().code(), Some(ResultCode::REMOTE_ERROR));
-    assert_works(nccl, &of_one_thread(nccl, 2));
-}
-
 fn group_of_another_library_is_an_error(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 1);
-    let functions =
-        libnccl::sys::Functions { ncclGroupStart: Some(start), ncclGroupEnd: Some(end), ..*nccl.as_raw() };
-    // SAFETY: the functions of `nccl`, but for two that do nothing.
-    let other = unsafe { Nccl::from_table("another", functions) }.unwrap();
-    let mut buffer = [1_i32];
-    let error = other
-        .group(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)))
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "all_reduce_in_place: the communicator and the group belong to different libraries"
-    );
-    let id = nccl.unique_id().unwrap();
-    let error = other.group(|g| nccl.communicator(1, 0, &id).init_in(g).map(drop)).unwrap_err();
-    assert_eq!(error.to_string(), "init_in: the communicator and the group belong to different libraries");
-
-    unsafe extern "C" fn start() -> libnccl::sys::ncclResult_t {
-        libnccl::sys::ncclResult_t::ncclSuccess
-    }
-    unsafe extern "C" fn end() -> libnccl::sys::ncclResult_t {
-        libnccl::sys::ncclResult_t::ncclSuccess
+    let (comms, id) = (of_one_thread(nccl, 1), nccl.unique_id().unwrap());
+    let (fake, mut buffer) = (FakeNccl::new(), [1_i32]);
+    let other = fake.nccl();
+    let operates =
+        other.group(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)));
+    let creates = other.group(|g| nccl.communicator(1, 0, &id).init_in(g).map(drop));
+    for (call, refused) in [("all_reduce_in_place", operates), ("init_in", creates)] {
+        let problem = format!("{call}: the communicator and the group belong to different libraries");
+        assert_eq!(refused.unwrap_err().to_string(), problem);
     }
 }
 
@@ -144,47 +111,33 @@ fn error_from_a_try_group_closure_cancels_the_group(nccl: &Nccl) {
     });
     assert_eq!(stopped, Err(Own::Stop));
     assert_eq!(buffer, [1]);
-    assert_failed(&comms[0]);
-}
-
-/// Starts an operation of rank 0 of both, which no other rank joins, as a group in this order.
-fn without_peers(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
-    let mut buffers = [[1_i32]; 2];
-    let calls = communicators.into_iter().zip(&mut buffers);
-    let ended = nccl.group(|g| {
-        calls.into_iter().try_for_each(|(ranks, buffer)| {
-            ranks[0].all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM))
-        })
-    });
-    ended.unwrap_err()
-}
-
-fn of_two_ranks(nccl: &Nccl, timeout: Duration) -> Vec<Communicator> {
-    of_one_thread_with(nccl, 2, &Config::new().timeout(timeout))
+    let refused = comms[0].all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
+    );
 }
 
 fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
     for aborted in [0, 1] {
-        let pair = [0, 1].map(|_| of_two_ranks(nccl, Duration::from_secs(600)));
+        let config = Config::new().timeout(Duration::from_secs(600));
+        let pair = [0, 1].map(|_| of_one_thread_with(nccl, 2, &config));
         let handle = pair[aborted][0].abort_handle();
-        let error = std::thread::scope(|scope| {
+        let mut buffers = [[1_i32]; 2];
+        let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
                 wait_until_busy(&handle);
                 handle.abort().unwrap();
             });
-            without_peers(nccl, [&pair[0], &pair[1]])
+            // No other rank joins.
+            let ranks = pair.iter().map(|ranks| &ranks[0]).zip(&mut buffers);
+            nccl.group(|g| {
+                ranks.into_iter().try_for_each(|(comm, buffer)| {
+                    comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM))
+                })
+            })
         });
-        assert!(matches!(error, Error::Aborted { .. }), "{error}");
-    }
-}
-
-fn shortest_timeout_of_the_members_ends_a_group(nccl: &Nccl) {
-    // The communicators begin within the shorter one too.
-    let timeouts = [500, 600_000].map(Duration::from_millis);
-    for timeouts in [timeouts, [timeouts[1], timeouts[0]]] {
-        let pair = timeouts.map(|timeout| of_two_ranks(nccl, timeout));
-        let error = without_peers(nccl, [&pair[0], &pair[1]]);
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(matches!(ended, Err(Error::Aborted { .. })), "{ended:?}");
     }
 }
 
@@ -215,13 +168,9 @@ fn end_group(nccl: &Nccl) -> ResultCode {
     ResultCode::from_raw(unsafe { nccl.as_raw().ncclGroupEnd.unwrap()() })
 }
 
-/// Returns `true` if groups of other code are errors: with the CPU backend, in a debug build.
-fn finds_groups_of_other_code(nccl: &Nccl) -> bool {
-    cfg!(debug_assertions) && nccl.memory_space() == MemorySpace::Host
-}
-
-fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
-    if !finds_groups_of_other_code(nccl) {
+/// The CPU backend finds them in a debug build.
+fn group_of_other_code_around_or_inside_is_invalid_usage(nccl: &Nccl) {
+    if !cfg!(debug_assertions) || nccl.memory_space() != MemorySpace::Host {
         return;
     }
     let comms = of_one_thread(nccl, 1);
@@ -253,16 +202,11 @@ fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
     comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM).unwrap();
     assert_eq!(recv, send);
     assert_works(nccl, &comms);
-}
 
-fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
-    if !finds_groups_of_other_code(nccl) {
-        return;
-    }
-    let comm = of_one_thread(nccl, 1).remove(0);
-    let (send, mut recv) = ([2_i32; 3], [1_i32; 3]);
+    // Inside a group, both fail, and run nothing.
+    recv = [1; 3];
     let ended = nccl.group(|g| {
-        comm.all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM))?;
+        comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM))?;
         start_group(nccl);
         Ok(())
     });
@@ -271,9 +215,8 @@ fn group_is_cancelled_if_other_code_starts_one_inside(nccl: &Nccl) {
         error.starts_with("group: other code has called ncclGroupStart on this thread 1 times"),
         "{error}"
     );
-    // The two groups have failed, and run nothing.
     assert_ne!(end_group(nccl), ResultCode::SUCCESS);
     assert_eq!(recv, [1; 3]);
-    drop(comm);
+    drop(comms);
     assert_works(nccl, &of_one_thread(nccl, 1));
 }

@@ -1,21 +1,13 @@
 //! The cases, and which of them run with an implementation.
 
 mod arguments;
-mod collectives;
 mod common;
-mod device;
 mod element_types;
 mod groups;
 mod lifecycle;
 mod no_communicator;
 mod nonblocking;
-mod one_sided;
-mod options;
 mod parameters;
-mod recovery;
-mod vector_collectives;
-
-use std::path::Path;
 
 use libnccl::Nccl;
 use libnccl::buffer::MemorySpace;
@@ -23,20 +15,8 @@ use libnccl::buffer::MemorySpace;
 use common::Case;
 
 /// The cases that need communicators of host memory.
-const ON_HOST_MEMORY: &[&[Case]] = &[
-    arguments::CASES,
-    collectives::CASES,
-    #[cfg(feature = "device-api")]
-    device::ON_HOST_MEMORY,
-    element_types::CASES,
-    groups::CASES,
-    lifecycle::CASES,
-    nonblocking::CASES,
-    one_sided::CASES,
-    options::CASES,
-    recovery::CASES,
-    vector_collectives::CASES,
-];
+const ON_HOST_MEMORY: &[&[Case]] =
+    &[arguments::CASES, element_types::CASES, groups::CASES, lifecycle::CASES, nonblocking::CASES];
 
 /// The cases that run with an implementation: all if it works on host memory, otherwise those that need no
 /// communicator.
@@ -48,15 +28,10 @@ pub(crate) struct Selection {
 impl Selection {
     pub(crate) fn of(nccl: &Nccl) -> Self {
         let mut run = [no_communicator::CASES, parameters::CASES].concat();
-        #[cfg(feature = "device-api")]
-        run.extend(device::CASES);
         let on_host_memory = ON_HOST_MEMORY.concat();
         if nccl.memory_space() == MemorySpace::Host {
             run.extend(on_host_memory);
             return Self { run, skipped: Vec::new() };
-        }
-        if !Path::new("/dev/nvidiactl").exists() {
-            run.extend(no_communicator::WITHOUT_A_GPU);
         }
         Self { run, skipped: on_host_memory }
     }

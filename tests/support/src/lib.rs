@@ -3,13 +3,11 @@
 #![deny(unsafe_code)]
 
 pub mod fake_nccl;
-mod function_table;
 pub mod random_inputs;
 #[cfg(unix)]
 mod shared_objects;
 pub mod time_limit;
 
-pub use function_table::restricted;
 use libnccl::{Communicator, Config, Nccl, Result};
 #[cfg(unix)]
 pub use shared_objects::{install, install_as, replace, shared_object};

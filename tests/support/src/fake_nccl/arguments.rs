@@ -1,7 +1,10 @@
 //! The arguments of C calls, by what NCCL does with them, and their text in the log.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt::Debug;
+use std::mem::offset_of;
+use std::ptr;
 
 use libnccl::sys::{
     CUstream_st, ncclCollConfig_t, ncclComm_t, ncclCommMemStat_t, ncclConfig_t, ncclDataType_t,
@@ -10,7 +13,7 @@ use libnccl::sys::{
 };
 use libnccl::{DataType, ReduceOp};
 
-use super::handles::comm_name;
+use super::dispatch::comm_name;
 use super::memory::Memory;
 
 #[derive(Clone, Copy)]
@@ -124,33 +127,16 @@ impl Argument {
 
 /// Returns a call as the log has it.
 pub(super) fn call_text(function: &str, arguments: &[Argument], memory: &Memory) -> String {
-    let texts = arguments.iter().enumerate().map(|(index, argument)| match (*argument, arguments) {
-        (Argument::Numbers(list), &[_, _, Argument::Number(length), ..]) if function == "ncclCommShrink" => {
-            numbers(list, length)
-        }
-        (Argument::Numbers(list), &[_, Argument::Number(length), _]) if function == "ncclCommInitAll" => {
-            numbers(list, length)
-        }
-        (Argument::Ids(ids), _) => {
-            let Argument::Number(length) = arguments[index - 1] else { return "ids".into() };
-            // SAFETY: the caller's array of `length` ids.
-            let ids = unsafe { std::slice::from_raw_parts(ids, length as usize) };
-            format!("{:?}", ids.iter().map(|id| id.internal[0]).collect::<Vec<_>>())
-        }
-        (Argument::Signals(signals), _) => {
-            let Argument::Number(length) = arguments[index - 1] else { return "signals".into() };
-            // SAFETY: the caller's array of `length` descriptors.
-            let signals = unsafe { std::slice::from_raw_parts(signals, length as usize) };
-            let fields = signals.iter().map(|signal| (signal.opCnt, signal.peer, signal.sigIdx, signal.ctx));
-            format!("{:?}", fields.collect::<Vec<_>>())
-        }
-        (argument, _) => text(argument, memory),
+    let texts = arguments.iter().enumerate().map(|(index, argument)| {
+        // The length of an array is the argument before it, or after it.
+        let place = if function == "ncclCommShrink" { index + 1 } else { index.wrapping_sub(1) };
+        let length = arguments.get(place).map_or(0, |length| Argument::length(&[*length]));
+        text(*argument, length, memory)
     });
     format!("{function}({})", texts.collect::<Vec<_>>().join(", "))
 }
 
-fn text(argument: Argument, memory: &Memory) -> String {
-    let unless_null = |is_null: bool, text: &dyn Fn() -> String| if is_null { "null".into() } else { text() };
+fn text(argument: Argument, length: usize, memory: &Memory) -> String {
     match argument {
         Argument::Number(number) => number.to_string(),
         Argument::Comm(raw) => comm_name(raw),
@@ -166,28 +152,34 @@ fn text(argument: Argument, memory: &Memory) -> String {
             known.map_or_else(|| format!("type{}", raw.0), |known| format!("{known:?}"))
         }
         Argument::Id(id) => format!("id{}", id.internal[0]),
-        Argument::IdPointer(id) | Argument::Ids(id) => {
-            // SAFETY: null or the caller's id.
-            let id = unsafe { id.as_ref() };
-            id.map_or_else(|| "null".into(), |id| format!("id{}", id.internal[0]))
+        // SAFETY: null or the caller's id.
+        Argument::IdPointer(id) => unless_null(unsafe { id.as_ref() }, |id| format!("id{}", id.internal[0])),
+        Argument::Ids(ids) => {
+            // SAFETY: the caller's array.
+            let ids = unsafe { std::slice::from_raw_parts(ids, length) };
+            format!("{:?}", ids.iter().map(|id| id.internal[0]).collect::<Vec<_>>())
         }
         // SAFETY: null or the caller's struct.
-        Argument::Config(config) => unless_null(config.is_null(), &|| config_text(unsafe { &*config })),
-        Argument::CollConfig(config) => {
-            // SAFETY: null or the caller's struct.
-            unless_null(config.is_null(), &|| coll_config_text(unsafe { &*config }))
-        }
-        Argument::Encryption(config) => {
-            // SAFETY: the caller's struct.
-            let config = unsafe { &*config };
+        Argument::Config(config) => unless_null(unsafe { config.as_ref() }, config_text),
+        // SAFETY: null or the caller's struct.
+        Argument::CollConfig(config) => unless_null(unsafe { config.as_ref() }, coll_config_text),
+        // SAFETY: null or the caller's struct.
+        Argument::Encryption(config) => unless_null(unsafe { config.as_ref() }, |config| {
             format!("{{mode={} psk={}}}", config.mode, string(config.psk))
-        }
-        Argument::Text(text) => string(text),
-        Argument::Numbers(list) => unless_null(list.is_null(), &|| "[..]".into()),
-        Argument::Signals(signals) => unless_null(signals.is_null(), &|| "[..]".into()),
-        Argument::Address(address) => unless_null(address.is_null(), &|| {
-            memory.name(address.addr()).unwrap_or_else(|| format!("{:#x}", address.addr()))
         }),
+        Argument::Text(text) => string(text),
+        // SAFETY: the caller's array.
+        Argument::Numbers(list) => format!("{:?}", unsafe { std::slice::from_raw_parts(list, length) }),
+        Argument::Signals(signals) => {
+            // SAFETY: the caller's array.
+            let signals = unsafe { std::slice::from_raw_parts(signals, length) };
+            let fields = signals.iter().map(|signal| (signal.opCnt, signal.peer, signal.sigIdx, signal.ctx));
+            format!("{:?}", fields.collect::<Vec<_>>())
+        }
+        Argument::Address(address) if address.is_null() => "null".into(),
+        Argument::Address(address) => {
+            memory.name(address.addr()).unwrap_or_else(|| format!("{:#x}", address.addr()))
+        }
         Argument::ValueOut(out, _) => output_text(out),
         Argument::CommOut(out) => output_text(out),
         Argument::HandleOut(out) => output_text(out),
@@ -196,13 +188,12 @@ fn text(argument: Argument, memory: &Memory) -> String {
     }
 }
 
-fn output_text<T>(out: *mut T) -> String {
-    if out.is_null() { "null".into() } else { "&".into() }
+fn unless_null<T>(value: Option<&T>, text: impl FnOnce(&T) -> String) -> String {
+    value.map_or_else(|| "null".into(), text)
 }
 
-fn numbers(list: *const i32, length: i64) -> String {
-    // SAFETY: the caller's array of `length` numbers.
-    format!("{:?}", unsafe { std::slice::from_raw_parts(list, length as usize) })
+fn output_text<T>(out: *mut T) -> String {
+    if out.is_null() { "null".into() } else { "&".into() }
 }
 
 pub(super) fn string(text: *const c_char) -> String {
@@ -213,33 +204,28 @@ pub(super) fn string(text: *const c_char) -> String {
     format!("{:?}", unsafe { CStr::from_ptr(text) })
 }
 
-/// Defines a function that lists the fields that differ from the initializer's.
-macro_rules! set_fields {
-    ($name:ident, $struct:ty, [$($field:ident)*], [$($string:ident)*]) => {
-        fn $name(config: &$struct) -> String {
-            let plain = <$struct>::initializer();
-            let mut set: Vec<String> = Vec::new();
-            $(if config.$field != plain.$field {
-                set.push(format!("{}={:?}", stringify!($field), config.$field));
-            })*
-            $(if !config.$string.is_null() {
-                set.push(format!("{}={}", stringify!($string), string(config.$string)));
-            })*
-            format!("{{{}}}", set.join(" "))
-        }
-    };
+/// Lists the fields of a struct that differ from its initializer's, and the text of those that are C strings.
+fn set_fields(config: &dyn Debug, plain: &dyn Debug, strings: &[(&str, *const c_char)]) -> String {
+    let [config, plain] = [config, plain].map(|config| format!("{config:#?}"));
+    let set = config.lines().zip(plain.lines()).filter(|(field, plain)| field != plain).map(|(field, _)| {
+        let (name, value) = field.trim().trim_end_matches(',').split_once(": ").unwrap_or_default();
+        let text = strings.iter().find(|(string, _)| *string == name).map(|(_, text)| string(*text));
+        format!("{name}={}", text.as_deref().unwrap_or(value))
+    });
+    format!("{{{}}}", set.collect::<Vec<_>>().join(" "))
 }
 
-set_fields! {
-    config_text, ncclConfig_t,
-    [size magic version blocking cgaClusterSize minCTAs maxCTAs splitShare trafficClass collnetEnable CTAPolicy
-     shrinkShare nvlsCTAs nChannelsPerNetPeer nvlinkCentricSched graphUsageMode numRmaCtx maxP2pPeers
-     graphStreamOrdering launchOrderImplicit numRmaSig rmaEagerInit hostCftMode nvlsHostMode],
-    [netName commName]
+fn config_text(config: &ncclConfig_t) -> String {
+    // Later versions have fields in the padding.
+    let end = offset_of!(ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
+    // SAFETY: the caller's struct, whose padding the facade has written.
+    let padding =
+        unsafe { std::slice::from_raw_parts(ptr::from_ref(config).cast::<u8>(), size_of_val(config)) };
+    let wrong = if padding[end..].iter().any(|byte| *byte != 0) { " with padding" } else { "" };
+    let strings = [("netName", config.netName), ("commName", config.commName)];
+    set_fields(config, &ncclConfig_t::initializer(), &strings) + wrong
 }
-set_fields! {
-    coll_config_text, ncclCollConfig_t,
-    [size magic version minCTAs maxCTAs nvlsCTAs cgaClusterSize forceAlgSelection CTAPolicy userProfilerTag
-     launchCompletionEvent],
-    [algSelection]
+
+fn coll_config_text(config: &ncclCollConfig_t) -> String {
+    set_fields(config, &ncclCollConfig_t::initializer(), &[("algSelection", config.algSelection)])
 }

@@ -1,4 +1,4 @@
-//! Dispatches a C call to the fake that its thread is attached to.
+//! Dispatches a C call to the fake that its thread is attached to, or that the handle of its communicator names.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,10 +7,11 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use libnccl::sys::ncclComm_t;
+
 use super::arguments::{Argument, call_text};
-use super::codes::{INVALID_USAGE, SUCCESS};
-use super::handles;
 use super::model::State;
+use super::rule::{INVALID_USAGE, SUCCESS};
 
 /// The state of a fake, which its clones and threads share.
 pub(super) type SharedState = Arc<Mutex<State>>;
@@ -28,6 +29,27 @@ thread_local! {
 /// All fakes, by their number, for threads of the facade: the communicator of their first call identifies the fake.
 static FAKES: Mutex<BTreeMap<usize, Weak<Mutex<State>>>> = Mutex::new(BTreeMap::new());
 
+const NUMBER_BITS: u32 = 24;
+
+/// Returns the handle of communicator `number` of a fake, which is not an address.
+pub(super) fn handle(fake: usize, number: usize) -> ncclComm_t {
+    ptr::without_provenance_mut((fake << NUMBER_BITS | (number + 1)) << 8)
+}
+
+pub(super) fn number(raw: ncclComm_t) -> Option<usize> {
+    ((raw.addr() >> 8) & ((1 << NUMBER_BITS) - 1)).checked_sub(1)
+}
+
+/// Returns the number of the fake that a communicator belongs to.
+fn fake(raw: ncclComm_t) -> usize {
+    raw.addr() >> 8 >> NUMBER_BITS
+}
+
+/// Returns a communicator's name in the log.
+pub(super) fn comm_name(raw: ncclComm_t) -> String {
+    number(raw).map_or_else(|| "null".into(), |number| format!("comm{number}"))
+}
+
 /// Enables threads without a fake to find this one by its communicators.
 pub(super) fn publish(shared: &SharedState) {
     let number = lock(shared).fake;
@@ -43,7 +65,7 @@ fn attach_by_communicator(function: &'static str, arguments: &[Argument]) -> Opt
         return None;
     };
     let fakes = FAKES.lock().unwrap_or_else(PoisonError::into_inner);
-    let shared = fakes.get(&handles::fake(raw))?.upgrade()?;
+    let shared = fakes.get(&fake(raw))?.upgrade()?;
     drop(fakes);
     attach(&shared);
     for _ in 0..EARLY_GROUPS.take() {
@@ -79,8 +101,12 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     if let Some(raw) = raw {
         state.enter(function, raw);
     }
-    let mut delay =
-        if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
+    let is_parameter = function.starts_with("ncclParam");
+    if is_parameter {
+        state.enter_parameters(function);
+    }
+    let (slow, delay) = state.behavior.delay;
+    let mut delay = if function.starts_with(slow) { delay } else { Duration::ZERO };
     // Other threads may call meanwhile.
     loop {
         drop(state);
@@ -94,6 +120,9 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     let code = state.play(function, arguments);
     if let Some(raw) = raw {
         state.leave(raw);
+    }
+    if is_parameter {
+        state.is_in_parameters = false;
     }
     code
 }

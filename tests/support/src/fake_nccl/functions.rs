@@ -2,9 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libnccl::sys::{Functions, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{Functions, ncclResult_t};
 
 use super::arguments::Argument;
 use super::dispatch::{call, error_text};
@@ -47,28 +46,10 @@ macro_rules! define_functions {
             )*
         }
 
-        /// All functions of the header.
-        pub(super) const ALL: Functions = Functions { $($name: Some(functions::$name)),* };
+        /// Returns the functions of the header that `has` keeps.
+        pub(super) fn table(has: impl Fn(&str) -> bool) -> Functions {
+            Functions { $($name: has(stringify!($name)).then_some(functions::$name as _)),* }
+        }
     };
 }
 libnccl::for_each_function!(define_functions);
-
-type GetUniqueId = unsafe extern "C" fn(*mut ncclUniqueId) -> ncclResult_t;
-
-/// Returns a different `ncclGetUniqueId` at each call: the facade stores process-wide which function failed.
-pub(super) fn next_get_unique_id() -> GetUniqueId {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn get<const N: usize>(id: *mut ncclUniqueId) -> ncclResult_t {
-        // Keeps the linker from merging the functions into one.
-        std::hint::black_box(N);
-        ncclResult_t(call("ncclGetUniqueId", &[id.into()]))
-    }
-    macro_rules! row {
-        ($row:literal: $($column:literal)*) => { [$(get::<{ 16 * $row + $column }> as GetUniqueId),*] };
-    }
-    macro_rules! rows {
-        ($($row:literal)*) => { [$(row!($row: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)),*] };
-    }
-    const FUNCTIONS: [[GetUniqueId; 16]; 16] = rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-    FUNCTIONS.as_flattened()[NEXT.fetch_add(1, Ordering::Relaxed)]
-}

@@ -37,14 +37,9 @@ impl Memory {
         }
     }
 
-    /// Returns `memory` or `memory+8` for an address in an allocation.
+    /// Returns `memory` for the address of an allocation.
     pub(super) fn name(&self, address: usize) -> Option<String> {
-        let (start, (layout, _)) = self.allocations.range(..=address).next_back()?;
-        match address - start {
-            0 => Some("memory".into()),
-            offset if offset < layout.size() => Some(format!("memory+{offset}")),
-            _ => None,
-        }
+        self.allocations.contains_key(&address).then(|| "memory".into())
     }
 }
 

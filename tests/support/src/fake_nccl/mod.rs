@@ -3,33 +3,26 @@
 #![allow(unsafe_code)]
 
 mod arguments;
-mod codes;
 mod dispatch;
 mod functions;
-mod handles;
 mod memory;
 mod model;
 mod rule;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::c_int;
 use std::fmt;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use libnccl::error::LoadError;
 use libnccl::sys::{self, Functions};
 use libnccl::{Nccl, Version};
 
-pub use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use dispatch::{SharedState, lock};
 use model::State;
-pub use model::{REGISTRATION, USER_POINTER, WINDOW};
-pub use rule::{AsyncStates, ErrorText, Output, Rule};
-
-use crate::restricted;
+pub use model::{Behavior, REGISTRATION, USER_POINTER, WINDOW};
+pub use rule::{ErrorText, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Output, Rule, SUCCESS};
 
 /// A fake library; clones share it.
 #[derive(Clone)]
@@ -54,7 +47,7 @@ impl FakeNccl {
     /// Creates a fake with this version and its functions.
     pub fn of_version(version: Version) -> Self {
         let fake = Self::new();
-        fake.set_version(version.code().cast_signed());
+        fake.set(|fake| fake.version = version.code().cast_signed());
         fake.remove_functions(|name| sys::since(name).unwrap_or_default() > version.code());
         fake
     }
@@ -66,16 +59,8 @@ impl FakeNccl {
 
     /// Opens the fake as a library.
     pub fn load(&self) -> Result<Nccl, LoadError> {
-        let (absent, fails_ids) = {
-            let state = self.state();
-            let fails_ids = state.rules.iter().any(|rule| rule.function == "ncclGetUniqueId");
-            (state.absent.clone(), fails_ids)
-        };
-        let mut table = functions::ALL;
-        if fails_ids {
-            table.ncclGetUniqueId = Some(functions::next_get_unique_id());
-        }
-        let table = restricted(table, |name| !absent.contains(name));
+        let absent = self.state().absent.clone();
+        let table = functions::table(|name| !absent.contains(name));
         // SAFETY: the signatures are the header's, and the fake keeps NCCL's contracts as far as the facade relies on
         // them.
         unsafe { Nccl::from_table("the fake NCCL", table) }
@@ -88,9 +73,9 @@ impl FakeNccl {
         nccl
     }
 
-    /// Sets the code that `ncclGetVersion` writes.
-    pub fn set_version(&self, code: c_int) {
-        self.state().version = code;
+    /// Changes the behavior.
+    pub fn set(&self, change: impl FnOnce(&mut Behavior)) {
+        change(&mut self.state().behavior);
     }
 
     /// Removes functions from the tables of libraries that are opened later.
@@ -123,50 +108,21 @@ impl FakeNccl {
         let mut state = self.state();
         state.rules.clear();
         state.absent.clear();
-        state.version = sys::NCCL_VERSION_CODE.cast_signed();
-        state.error_text = ErrorText::Plain;
-        state.async_states = AsyncStates::default();
+        state.behavior.version = sys::NCCL_VERSION_CODE.cast_signed();
+        state.behavior.error_text = ErrorText::PLAIN;
+        state.async_states = [].into();
+        state.last_async_state = SUCCESS;
     }
 
     /// Sets the states that `ncclCommGetAsyncError` reports: `first`, and then always `last`.
     pub fn set_async_states(&self, first: impl IntoIterator<Item = u32>, last: u32) {
-        self.state().async_states = AsyncStates::new(first, [last]);
+        let mut state = self.state();
+        (state.async_states, state.last_async_state) = (first.into_iter().collect(), last);
     }
 
     /// Returns how many of the first asynchronous states have not been queried.
     pub fn async_states_left(&self) -> usize {
-        self.state().async_states.first.len()
-    }
-
-    /// Sets how long `ncclCommGetAsyncError` takes.
-    pub fn set_async_error_delay(&self, delay: Duration) {
-        self.state().async_error_delay = delay;
-    }
-
-    /// Sets the text that `ncclGetErrorString` and `ncclGetLastError` return.
-    pub fn set_error_text(&self, text: ErrorText) {
-        self.state().error_text = text;
-    }
-
-    /// Makes a failed initialization leave a group open, as 2.23.4 to 2.32.3 do.
-    pub fn leave_group_open_on_failed_init(&self) {
-        self.state().leaves_group_open = true;
-    }
-
-    /// Sets the size and the rank that communicators report.
-    pub fn set_size_and_rank(&self, size: c_int, rank: c_int) {
-        let mut state = self.state();
-        (state.size, state.rank) = (size, rank);
-    }
-
-    /// Sets whether the library says that it works on the host's memory.
-    pub fn set_host_memory(&self, is_host: bool) {
-        self.state().has_host_memory = is_host;
-    }
-
-    /// Makes the library work on a GPU's memory from its next allocation on.
-    pub fn end_host_memory_in_alloc(&self) {
-        self.state().ends_host_memory = true;
+        self.state().async_states.len()
     }
 
     /// Makes the addresses of later allocations this far from a multiple of a page.
@@ -174,29 +130,19 @@ impl FakeNccl {
         self.state().memory.misalignment = bytes;
     }
 
-    /// Sets whether registrations and windows get a handle; without one, they succeed with null.
-    pub fn set_registers(&self, registers: bool) {
-        self.state().registers = registers;
-    }
-
     /// Captures work of a communicator into a CUDA graph, which keeps NCCL from destroying the communicator.
     pub fn capture(&self, raw: sys::ncclComm_t) {
-        self.state().capture(raw);
+        self.state().comm(raw).expect("a communicator").has_graph = true;
     }
 
     /// Destroys all graphs.
     pub fn destroy_graphs(&self) {
-        self.state().destroy_graphs();
+        self.state().comms.iter_mut().for_each(|comm| comm.has_graph = false);
     }
 
     /// Returns the number of communicators that have not been destroyed.
     pub fn live_communicators(&self) -> usize {
-        self.state().live_communicators()
-    }
-
-    /// Makes the teardown of a communicator wait until another one is aborted, whose work keeps the device busy.
-    pub fn block_end(&self, raw: sys::ncclComm_t, until_aborted: sys::ncclComm_t) {
-        self.state().block_end(raw, until_aborted);
+        self.state().comms.iter().filter(|comm| comm.is_alive).count()
     }
 
     /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not report them.

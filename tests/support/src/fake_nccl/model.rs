@@ -1,7 +1,7 @@
 //! The model of NCCL: communicators, groups, operators and memory, as far as a caller can see them.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +11,13 @@ use std::time::Duration;
 use libnccl::sys::{self, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t};
 
 use super::arguments::{Argument, call_text, string};
-use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
-use super::handles::{comm_name, handle, number};
+use super::dispatch::{comm_name, handle, number};
 use super::memory::Memory;
-use super::rule::{AsyncStates, ErrorText, Output, Rule};
+use super::rule::{ErrorText, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Output, Rule, SUCCESS};
 
 /// The size, rank and device that communicators report.
-const SIZE: usize = 4;
-const RANK: usize = 2;
+const SIZE: c_int = 4;
+const RANK: c_int = 2;
 const DEVICE: i32 = 1;
 
 /// The address of every handle of a registration.
@@ -31,26 +30,53 @@ const PARAMETER: usize = 0x77;
 pub const USER_POINTER: usize = 0x1000;
 
 const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
-static LONG: [u8; ErrorText::LONG + 1] = {
-    let mut text = [b'x'; ErrorText::LONG + 1];
-    text[ErrorText::LONG] = 0;
-    text
-};
 
 const CREATE_CHILDREN: [&str; 2] = ["ncclCommSplit", "ncclCommShrink"];
-const CREATE_COMMS: [&str; 5] = [
-    "ncclCommInitAll",
-    "ncclCommInitRank",
-    "ncclCommInitRankConfig",
-    "ncclCommInitRankScalable",
-    "ncclCommGrow",
-];
+
+/// The behavior that a test can set.
+#[derive(Debug)]
+pub struct Behavior {
+    /// The code that `ncclGetVersion` writes.
+    pub version: c_int,
+    /// The size and the rank that communicators report.
+    pub size_and_rank: (c_int, c_int),
+    /// Whether the library says that it works on the host's memory.
+    pub has_host_memory: bool,
+    /// Whether the next allocation ends that, as CUDA does when another thread loads it.
+    pub ends_host_memory: bool,
+    /// Whether registrations and windows get a handle; without one, they succeed with null.
+    pub registers: bool,
+    /// Whether a failed initialization leaves a group open, as in 2.23.4 to 2.32.3.
+    pub leaves_group_open: bool,
+    /// The number of bytes of every parameter.
+    pub parameter_bytes: usize,
+    /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
+    pub error_text: ErrorText,
+    /// The start of the names of slow functions, and how long they take.
+    pub delay: (&'static str, Duration),
+}
+
+impl Default for Behavior {
+    fn default() -> Self {
+        Self {
+            version: sys::NCCL_VERSION_CODE.cast_signed(),
+            size_and_rank: (SIZE, RANK),
+            has_host_memory: false,
+            ends_host_memory: false,
+            registers: true,
+            leaves_group_open: false,
+            parameter_bytes: 3,
+            error_text: ErrorText::PLAIN,
+            delay: ("", Duration::ZERO),
+        }
+    }
+}
 
 #[derive(Default)]
 pub(super) struct State {
     /// The number of this fake.
     pub(super) fake: usize,
-    pub(super) version: c_int,
+    pub(super) behavior: Behavior,
     /// Functions that the library lacks.
     pub(super) absent: BTreeSet<&'static str>,
     pub(super) rules: Vec<Rule>,
@@ -62,24 +88,19 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Operations that were started: immediately, or by the end of a group.
     pub(super) started: Vec<String>,
-    /// Sends and receives that a simulation keeps in the queue of their communicator.
-    queued_by_simulation: Vec<String>,
     violations: Vec<String>,
 
-    pub(super) async_states: AsyncStates,
-    pub(super) async_error_delay: Duration,
-    pub(super) error_text: ErrorText,
+    /// The states that `ncclCommGetAsyncError` reports, and the one that it reports after them.
+    pub(super) async_states: VecDeque<u32>,
+    pub(super) last_async_state: u32,
+    /// Set while a thread is in a parameter function.
+    pub(super) is_in_parameters: bool,
     /// The text that [`ErrorText::Changing`] changes.
     changing_text: Box<[u8; 8]>,
     keys: Box<[*const c_char; 3]>,
 
-    comms: Vec<Comm>,
-    pub(super) size: c_int,
-    pub(super) rank: c_int,
-    /// The number of live communicators of each in-process clique.
-    cliques: Vec<usize>,
+    pub(super) comms: Vec<Comm>,
     groups: HashMap<ThreadId, Group>,
-    pub(super) leaves_group_open: bool,
     /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
     /// The places for the windows of communicators in progress.
@@ -94,12 +115,6 @@ pub(super) struct State {
     in_use: Vec<(&'static str, Vec<Argument>, String)>,
 
     pub(super) memory: Memory,
-    /// The addresses that are registered with a communicator, by its number and the function that deregisters them.
-    registered: Vec<(usize, &'static str, usize)>,
-    pub(super) has_host_memory: bool,
-    /// Set if the next allocation ends that, as CUDA does when another thread loads it.
-    pub(super) ends_host_memory: bool,
-    pub(super) registers: bool,
 }
 
 /// The groups that a thread has open.
@@ -117,19 +132,14 @@ struct Group {
 }
 
 #[derive(Default)]
-struct Comm {
-    is_alive: bool,
+pub(super) struct Comm {
+    pub(super) is_alive: bool,
     is_busy: bool,
-    /// Set by an abort, even if it is only queued.
-    is_aborted: bool,
     /// Set for one that is not complete, and that its parent may point to.
     is_incomplete: bool,
     ends: u32,
-    clique: usize,
     /// Set while a graph contains its work.
-    has_graph: bool,
-    /// The communicator whose work keeps the device busy.
-    blocked_by: Option<ncclComm_t>,
+    pub(super) has_graph: bool,
     /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
     name: Option<(*const c_char, String)>,
 }
@@ -141,17 +151,42 @@ fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
 }
 
+/// Returns the places for the communicators that a call creates.
+fn slots_of(
+    function: &str,
+    arguments: &[Argument],
+    slots: *mut ncclComm_t,
+) -> impl Iterator<Item = *mut ncclComm_t> + use<> {
+    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+    (0..count).map(move |index| slots.wrapping_add(index))
+}
+
+fn has_no_color(function: &str, arguments: &[Argument]) -> bool {
+    matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit"
+}
+
+/// Writes a handle.
+///
+/// # Safety
+/// `place` is one for a handle.
+unsafe fn put<T>(place: *mut *mut T, output: Output, correct: impl FnOnce() -> *mut T) {
+    let value = match output {
+        Output::Correct => correct(),
+        Output::Nothing => return,
+        Output::Zeros => ptr::null_mut(),
+        Output::Ones => ptr::without_provenance_mut(usize::MAX),
+    };
+    // SAFETY: the caller guarantees it.
+    unsafe { *place = value };
+}
+
 impl State {
     pub(super) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         Self {
             fake: NEXT.fetch_add(1, Ordering::Relaxed),
-            version: sys::NCCL_VERSION_CODE.cast_signed(),
             changing_text: Box::new(*b"text 00\0"),
             keys: Box::new([c"KEY".as_ptr(), ptr::null(), NOT_UTF8.as_ptr()]),
-            size: SIZE as c_int,
-            rank: RANK as c_int,
-            registers: true,
             ..Self::default()
         }
     }
@@ -164,42 +199,23 @@ impl State {
         violations
     }
 
+    /// Returns the asynchronous state that the next query will report.
+    fn async_state(&self) -> u32 {
+        self.async_states.front().copied().unwrap_or(self.last_async_state)
+    }
+
     fn group(&mut self) -> &mut Group {
         self.groups.entry(thread::current().id()).or_default()
     }
 
-    pub(super) fn capture(&mut self, raw: ncclComm_t) {
-        self.comm(raw).expect("a communicator").has_graph = true;
-    }
-
-    pub(super) fn destroy_graphs(&mut self) {
-        self.comms.iter_mut().for_each(|comm| comm.has_graph = false);
-    }
-
-    pub(super) fn live_communicators(&self) -> usize {
-        self.comms.iter().filter(|comm| comm.is_alive).count()
-    }
-
-    pub(super) fn block_end(&mut self, raw: ncclComm_t, until_aborted: ncclComm_t) {
-        self.comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
-    }
-
-    /// Returns whether a call that destroys communicators has to wait.
+    /// Returns whether a call that destroys communicators has to wait for a graph.
     pub(super) fn waits(&mut self, function: &str, raw: Option<ncclComm_t>) -> bool {
-        let Group { depth, ends, .. } = self.group();
-        let ends = match (function, *depth, raw) {
+        let ends = match (function, self.group().depth, raw) {
             ("ncclCommAbort" | "ncclCommDestroy", 0, Some(raw)) => vec![raw],
-            ("ncclGroupEnd", 1, _) => ends.clone(),
+            ("ncclGroupEnd", 1, _) => self.group().ends.clone(),
             _ => return false,
         };
-        if let (Some(comm), "ncclCommAbort") = (raw.and_then(|raw| self.comm(raw)), function) {
-            comm.is_aborted = true;
-        }
-        ends.into_iter().any(|raw| {
-            let Some(&mut Comm { has_graph, blocked_by, .. }) = self.comm(raw) else { return false };
-            let blocker = blocked_by.and_then(|blocker| self.comm(blocker));
-            has_graph || blocker.is_some_and(|blocker| !blocker.is_aborted)
-        })
+        ends.into_iter().any(|raw| self.comm(raw).is_some_and(|comm| comm.has_graph))
     }
 
     /// Returns the live objects.
@@ -223,13 +239,20 @@ impl State {
         }
     }
 
+    /// Checks that no other thread is in a parameter function, which crashes NCCL.
+    pub(super) fn enter_parameters(&mut self, function: &str) {
+        if std::mem::replace(&mut self.is_in_parameters, true) {
+            self.violations.push(format!("{function} while another thread is in a parameter function"));
+        }
+    }
+
     pub(super) fn leave(&mut self, raw: ncclComm_t) {
         if let Some(comm) = self.comm(raw) {
             comm.is_busy = false;
         }
     }
 
-    fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
+    pub(super) fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
         number(raw).and_then(|number| self.comms.get_mut(number))
     }
 
@@ -248,15 +271,8 @@ impl State {
         None
     }
 
-    /// Creates a communicator in a new clique.
     fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
-        self.cliques.push(0);
-        self.create_in(self.cliques.len() - 1, name)
-    }
-
-    fn create_in(&mut self, clique: usize, name: Option<(*const c_char, String)>) -> ncclComm_t {
-        self.cliques[clique] += 1;
-        self.comms.push(Comm { is_alive: true, clique, name, ..Comm::default() });
+        self.comms.push(Comm { is_alive: true, name, ..Comm::default() });
         handle(self.fake, self.comms.len() - 1)
     }
 
@@ -270,25 +286,18 @@ impl State {
         }
     }
 
-    /// Destroys a communicator. NCCL reclaims a whole clique with its last communicator.
     fn end(&mut self, raw: ncclComm_t) {
-        if self.has_host_memory {
+        if self.behavior.has_host_memory {
             // Its call ends, and may have created a child before.
             self.complete_children();
         }
         let Some(comm) = self.comm(raw) else { return };
-        let (is_first, is_incomplete) = (std::mem::replace(&mut comm.is_alive, false), comm.is_incomplete);
+        comm.is_alive = false;
         comm.ends += 1;
-        let clique = comm.clique;
-        if is_incomplete {
+        if comm.is_incomplete {
             self.violations.push(format!("{} is ended although it was never complete", comm_name(raw)));
         }
         self.operators.retain(|(_, comm)| *comm != raw);
-        self.cliques[clique] -= usize::from(is_first);
-        if self.cliques[clique] == 0 {
-            let comms = &self.comms;
-            self.registered.retain(|(number, ..)| comms[*number].clique != clique);
-        }
     }
 
     /// Destroys the communicator of a call, as NCCL does.
@@ -301,9 +310,6 @@ impl State {
         let group = self.group();
         if group.depth > 0 {
             group.ends.push(raw);
-            if let Some(comm) = self.comm(raw) {
-                comm.is_aborted = true;
-            }
         } else {
             self.end(raw);
         }
@@ -317,7 +323,9 @@ impl State {
             if rule.applies() {
                 (code, output) = (rule.code, rule.output);
                 self.has_deviated = true;
-                self.async_states = rule.async_states.take().unwrap_or_else(|| self.async_states.clone());
+                if rule.never_ends {
+                    (self.async_states, self.last_async_state) = ([].into(), IN_PROGRESS);
+                }
             }
         }
         self.has_forged |= output.is_some_and(|output| output != Output::Correct);
@@ -326,7 +334,7 @@ impl State {
 
     /// Simulates a call of NCCL, and returns its code.
     pub(super) fn play(&mut self, function: &'static str, arguments: &[Argument]) -> u32 {
-        let state = self.async_states.peek();
+        let state = self.async_state();
         let (mut code, output) = self.apply_rules(function);
         match (function, arguments) {
             ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
@@ -336,15 +344,7 @@ impl State {
             ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
                 code = self.end_by(function, raw, (code, state));
             }
-            ("ncclMemFree", &[Argument::Address(address)]) => {
-                if let Some((number, ..)) =
-                    self.registered.iter().find(|(.., start)| *start == address.addr())
-                    && !self.has_forged
-                {
-                    self.violations.push(format!("memory is freed that comm{number} has registered"));
-                }
-                self.memory.free(address);
-            }
+            ("ncclMemFree", &[Argument::Address(address)]) => self.memory.free(address),
             ("ncclGroupStart", _) => {}
             _ if is_success(code) => code = self.perform(function, arguments, code),
             _ => self.fail(function, code),
@@ -352,13 +352,8 @@ impl State {
         if CREATE_CHILDREN.contains(&function) && !is_success(code) && output.is_none() {
             self.write_failed_child(arguments);
         }
-        match output {
-            Some(output) => self.write_all(function, arguments, output),
-            None if is_success(code) => {
-                self.write_handles_as_nccl(function, arguments, code);
-                self.write_all_but_handles(function, arguments, Output::Correct);
-            }
-            None => {}
+        if output.is_some() || is_success(code) {
+            self.write_outputs(function, arguments, output, code);
         }
         code
     }
@@ -369,7 +364,9 @@ impl State {
         if group.depth > 0 {
             group.error = code;
         }
-        if self.leaves_group_open && CREATE_COMMS.contains(&function) {
+        if self.behavior.leaves_group_open
+            && (function.starts_with("ncclCommInit") || function == "ncclCommGrow")
+        {
             self.group().depth += 1;
         }
     }
@@ -400,28 +397,17 @@ impl State {
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
+            ("ncclParamGet", &[_, Argument::Address(out), Argument::Number(capacity), _]) => {
+                if capacity < self.behavior.parameter_bytes as i64 {
+                    return INVALID_ARGUMENT;
+                }
+                // SAFETY: the caller's buffer of `capacity` bytes.
+                unsafe { out.cast::<u8>().write_bytes(0xa5, self.behavior.parameter_bytes) };
+            }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
                 let group = self.group();
                 if group.depth > 0 { group.queued.push(text) } else { self.started.push(text) }
-            }
-            (
-                "ncclCommRegister" | "ncclCommWindowRegister",
-                &[Argument::Comm(raw), Argument::Address(start), ..],
-            ) if self.registers => {
-                let end = match function {
-                    "ncclCommRegister" => "ncclCommDeregister",
-                    _ => "ncclCommWindowDeregister",
-                };
-                self.registered.extend(number(raw).map(|number| (number, end, start.addr())));
-            }
-            ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
-                // All handles of a kind are equal.
-                let is_ended =
-                    |entry: &(usize, &str, usize)| Some(entry.0) == number(raw) && entry.1 == function;
-                if let Some(index) = self.registered.iter().rposition(is_ended) {
-                    self.registered.remove(index);
-                }
             }
             _ => {}
         }
@@ -485,147 +471,42 @@ impl State {
             comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
         } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
             // Of nonblocking communicators, a simulation starts everything.
-            self.started.append(&mut self.queued_by_simulation);
             self.started.extend(queued);
             ends.into_iter().for_each(|raw| self.end(raw));
-        } else {
-            // As `ncclKernelPlanner::peers` does, which is not cleared.
-            const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
-            let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
-            self.queued_by_simulation.extend(queued.into_iter().filter(is_left));
         }
         code
     }
 
     fn window(&self) -> *mut c_void {
-        ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
+        ptr::without_provenance_mut(if self.behavior.registers { WINDOW } else { 0 })
     }
 
-    /// Writes the handles that NCCL may write later: handles of children, and of windows in a group.
-    fn write_handles_as_nccl(&mut self, function: &str, arguments: &[Argument], code: u32) {
-        for argument in arguments {
-            match *argument {
-                Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
-                Argument::HandleOut(slot)
-                    if function == "ncclCommWindowRegister" && self.group().depth > 0 =>
-                {
-                    self.group().windows.push(slot.cast());
-                }
-                Argument::HandleOut(slot)
-                    if function == "ncclCommWindowRegister"
-                        && [code, self.async_states.peek()].contains(&IN_PROGRESS) =>
-                {
-                    self.pending_windows.push(slot);
-                }
-                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
-                _ => {}
-            }
-        }
-    }
-
-    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
-        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
-        let name = arguments.iter().find_map(|argument| match argument {
-            // SAFETY: null or the caller's struct.
-            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
-            _ => None,
-        });
-        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
-        // For any result code: even after a success, the child may not exist yet (seen on GPUs).
-        let is_pending =
-            CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
-        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
-            && function == "ncclCommGrow"
-            && [code, self.async_states.peek()].contains(&IN_PROGRESS);
-        let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
-        self.cliques.push(0);
-        let clique = self.cliques.len() - 1;
-        for slot in (0..count).map(|index| slots.wrapping_add(index)) {
-            let is_null = is_pending || has_no_color;
-            let raw = if is_null { ptr::null_mut() } else { self.create_in(clique, name.clone()) };
-            // SAFETY: the caller's slot.
-            unsafe { *slot = raw };
-            if function == "ncclCommGrow" {
-                self.rewritten.push((raw, slot));
-            }
-            if let (true, Some(number)) = (is_growing, number(raw)) {
-                self.comms[number].is_incomplete = true;
-                self.growing.push(number);
-            }
-            if is_pending && !has_no_color {
-                self.pending_children.push(slot);
-            }
-            let group = self.group();
-            if group.depth > 0 {
-                group.comms.extend(number(raw));
-            }
-        }
-    }
-
-    fn write_all(&mut self, function: &str, arguments: &[Argument], output: Output) {
-        for argument in arguments {
-            match *argument {
-                Argument::CommOut(slots) => {
-                    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
-                    let slots = (0..count).map(|index| slots.wrapping_add(index));
-                    slots.for_each(|slot| self.write_comm(function, arguments, slot, output));
-                }
-                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, output),
-                _ => {}
-            }
-        }
-        self.write_all_but_handles(function, arguments, output);
-    }
-
-    fn write_comm(&mut self, function: &str, arguments: &[Argument], slot: *mut ncclComm_t, output: Output) {
-        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
-        // SAFETY: the caller's slot, of which a part may be written.
-        unsafe {
-            match output {
-                Output::Correct if has_no_color => *slot = ptr::null_mut(),
-                Output::Correct => *slot = self.create(None),
-                Output::Nothing => {}
-                Output::Zeros => *slot = ptr::null_mut(),
-                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-            }
-        }
-    }
-
-    fn write_handle(
-        &mut self,
-        function: &str,
-        arguments: &[Argument],
-        slot: *mut *mut c_void,
-        output: Output,
-    ) {
-        // SAFETY: the caller's slot, of which a part may be written.
-        unsafe {
-            match output {
-                Output::Correct => {
-                    *slot = match function {
-                        "ncclMemAlloc" => {
-                            self.has_host_memory &= !self.ends_host_memory;
-                            self.memory.allocate(Argument::length(arguments))
-                        }
-                        "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
-                        "ncclCommRegister" => ptr::null_mut(),
-                        "ncclCommWindowRegister" => self.window(),
-                        "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
-                        _ => ptr::without_provenance_mut(PARAMETER),
-                    };
-                }
-                Output::Nothing => {}
-                Output::Zeros => *slot = ptr::null_mut(),
-                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
-            }
-        }
-    }
-
-    fn write_all_but_handles(&mut self, function: &str, arguments: &[Argument], output: Output) {
+    /// Writes the outputs of a call: those of a rule, immediately, or what NCCL writes, perhaps later.
+    fn write_outputs(&mut self, function: &str, arguments: &[Argument], rule: Option<Output>, code: u32) {
+        let output = rule.unwrap_or(Output::Correct);
+        let is_window = rule.is_none() && function == "ncclCommWindowRegister";
         for argument in arguments {
             // SAFETY: the caller's places, for what their types say; a call may write less.
             unsafe {
                 match *argument {
+                    Argument::CommOut(slots) if rule.is_none() => {
+                        self.write_comms(function, arguments, slots, code);
+                    }
+                    Argument::CommOut(slots) => {
+                        for slot in slots_of(function, arguments, slots) {
+                            let is_null = has_no_color(function, arguments);
+                            put(slot, output, || if is_null { ptr::null_mut() } else { self.create(None) });
+                        }
+                    }
+                    Argument::HandleOut(slot) if is_window && self.group().depth > 0 => {
+                        self.group().windows.push(slot.cast());
+                    }
+                    Argument::HandleOut(slot)
+                        if is_window && [code, self.async_state()].contains(&IN_PROGRESS) =>
+                    {
+                        self.pending_windows.push(slot);
+                    }
+                    Argument::HandleOut(slot) => put(slot, output, || self.new_handle(function, arguments)),
                     Argument::ValueOut(out, size) => self.write_value(function, arguments, out, size, output),
                     Argument::TextOut(out) => match output {
                         Output::Correct => *out = self.parameter_text(arguments),
@@ -641,6 +522,56 @@ impl State {
                     },
                     _ => {}
                 }
+            }
+        }
+    }
+
+    fn new_handle(&mut self, function: &str, arguments: &[Argument]) -> *mut c_void {
+        match function {
+            "ncclMemAlloc" => {
+                self.behavior.has_host_memory &= !self.behavior.ends_host_memory;
+                self.memory.allocate(Argument::length(arguments))
+            }
+            "ncclCommRegister" if self.behavior.registers => ptr::without_provenance_mut(REGISTRATION),
+            "ncclCommRegister" => ptr::null_mut(),
+            "ncclCommWindowRegister" => self.window(),
+            "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
+            _ => ptr::without_provenance_mut(PARAMETER),
+        }
+    }
+
+    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
+        let has_no_color = has_no_color(function, arguments);
+        let name = arguments.iter().find_map(|argument| match argument {
+            // SAFETY: null or the caller's struct.
+            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
+            _ => None,
+        });
+        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
+        // For any result code: even after a success, the child may not exist yet (seen on GPUs).
+        let is_pending =
+            CREATE_CHILDREN.contains(&function) && [code, self.async_state()].contains(&IN_PROGRESS);
+        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
+            && function == "ncclCommGrow"
+            && [code, self.async_state()].contains(&IN_PROGRESS);
+        for slot in slots_of(function, arguments, slots) {
+            let is_null = is_pending || has_no_color;
+            let raw = if is_null { ptr::null_mut() } else { self.create(name.clone()) };
+            // SAFETY: the caller's slot.
+            unsafe { *slot = raw };
+            if function == "ncclCommGrow" {
+                self.rewritten.push((raw, slot));
+            }
+            if let (true, Some(number)) = (is_growing, number(raw)) {
+                self.comms[number].is_incomplete = true;
+                self.growing.push(number);
+            }
+            if is_pending && !has_no_color {
+                self.pending_children.push(slot);
+            }
+            let group = self.group();
+            if group.depth > 0 {
+                group.comms.extend(number(raw));
             }
         }
     }
@@ -678,13 +609,14 @@ impl State {
     /// Returns the number that a call writes.
     fn correct_number(&mut self, function: &str, arguments: &[Argument]) -> i64 {
         match function {
-            "ncclGetVersion" => self.version.into(),
-            "ncclCommCount" => self.size.into(),
-            "ncclCommUserRank" => self.rank.into(),
+            "ncclGetVersion" => self.behavior.version.into(),
+            "ncclCommCount" => self.behavior.size_and_rank.0.into(),
+            "ncclCommUserRank" => self.behavior.size_and_rank.1.into(),
             "ncclCommCuDevice" => DEVICE.into(),
             "ncclCommMemStats" => 4096,
             "ncclCommGetAsyncError" => {
-                let state = self.async_states.next();
+                let state = self.async_state();
+                self.async_states.pop_front();
                 if state == SUCCESS {
                     self.write_second_time(Argument::comm(arguments));
                     for slot in std::mem::take(&mut self.pending_windows) {
@@ -702,7 +634,7 @@ impl State {
                 self.operators.push((ncclRedOp_t(op), comm));
                 op.into()
             }
-            "ncclParamGet" => 3,
+            "ncclParamGet" => self.behavior.parameter_bytes as i64,
             "ncclParamGetParameter" => 5,
             "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
             // Every parameter of a numeric type.
@@ -733,16 +665,13 @@ impl State {
             Argument::Text(key) => string(*key) == "\"LIBNCCL_MEMORY_SPACE\"",
             _ => false,
         });
-        if is_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
+        if is_memory_space && self.behavior.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
     }
 
     pub(super) fn next_error_text(&mut self) -> *const c_char {
-        match self.error_text {
-            ErrorText::Plain => c"a text".as_ptr(),
+        match self.behavior.error_text {
+            ErrorText::Of(text) => text.as_ptr(),
             ErrorText::Null => ptr::null(),
-            ErrorText::Empty => c"".as_ptr(),
-            ErrorText::NotUtf8 => NOT_UTF8.as_ptr(),
-            ErrorText::Long => LONG.as_ptr().cast(),
             ErrorText::Changing => {
                 let digit = &mut self.changing_text[6];
                 *digit = if *digit == b'9' { b'0' } else { *digit + 1 };

@@ -1,4 +1,15 @@
-//! Rules by which calls deviate from success.
+//! Rules by which calls deviate from success, and result codes.
+
+use std::ffi::CStr;
+
+/// `ncclSuccess`.
+pub const SUCCESS: u32 = 0;
+/// `ncclInvalidArgument`.
+pub const INVALID_ARGUMENT: u32 = 4;
+/// `ncclInvalidUsage`.
+pub const INVALID_USAGE: u32 = 5;
+/// `ncclInProgress`.
+pub const IN_PROGRESS: u32 = 7;
 
 /// The output that a call writes through its pointer arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,61 +30,19 @@ impl Output {
 }
 
 /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorText {
-    /// `a text`.
-    #[default]
-    Plain,
+    /// This text, of any bytes.
+    Of(&'static CStr),
     /// A null pointer.
     Null,
-    /// A text without bytes.
-    Empty,
-    /// Bytes that are not UTF-8.
-    NotUtf8,
-    /// A text of 64 KiB.
-    Long,
     /// A different text at each call, at the same address.
     Changing,
 }
 
 impl ErrorText {
-    /// The bytes of a long text.
-    pub const LONG: usize = 64 << 10;
-}
-
-/// The states that `ncclCommGetAsyncError` reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AsyncStates {
-    pub(super) first: std::collections::VecDeque<u32>,
-    /// Reported in turn, forever, once `first` is used up.
-    repeated: Vec<u32>,
-    turn: usize,
-}
-
-impl Default for AsyncStates {
-    fn default() -> Self {
-        Self::new([], [super::codes::SUCCESS])
-    }
-}
-
-impl AsyncStates {
-    /// Creates the states `first`, each reported once, and then `repeated`, in turn.
-    pub fn new(first: impl IntoIterator<Item = u32>, repeated: impl IntoIterator<Item = u32>) -> Self {
-        Self { first: first.into_iter().collect(), repeated: repeated.into_iter().collect(), turn: 0 }
-    }
-
-    /// Returns the state that the next query will report.
-    pub(super) fn peek(&self) -> u32 {
-        self.first.front().copied().unwrap_or(self.repeated[self.turn % self.repeated.len()])
-    }
-
-    pub(super) fn next(&mut self) -> u32 {
-        let state = self.peek();
-        if self.first.pop_front().is_none() {
-            self.turn += 1;
-        }
-        state
-    }
+    /// The text unless a test sets another one.
+    pub const PLAIN: Self = Self::Of(c"a text");
 }
 
 /// A deviation of one function.
@@ -87,14 +56,14 @@ pub struct Rule {
     pub code: u32,
     /// `None` writes what NCCL does: a correct output if the code is a success, otherwise nothing.
     pub output: Option<Output>,
-    /// Replaces the communicators' asynchronous states from this call on.
-    pub async_states: Option<AsyncStates>,
+    /// Leaves the communicators in progress forever, from this call on.
+    pub never_ends: bool,
 }
 
 impl Rule {
     /// Makes every call of a function return a code.
     pub fn always(function: &'static str, code: u32) -> Self {
-        Self { function, after: None, code, output: None, async_states: None }
+        Self { function, after: None, code, output: None, never_ends: false }
     }
 
     /// Makes one call of a function return a code, after `after` others.
