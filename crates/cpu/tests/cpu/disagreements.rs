@@ -7,15 +7,16 @@
 #![allow(unsafe_code)] // CUDA's functions
 
 use std::ffi::{CStr, c_int, c_void};
-use std::process::{Child, Stdio};
 use std::ptr;
-use std::thread;
 
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use libnccl_test_support::install_as;
 
-use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{F32, I32, OK, STREAM, SUM, USAGE, async_error, last_error, on_threads, unique_id};
+use crate::common::processes::{self, RankProcess};
+use crate::common::{
+    Comm, F32, I32, Mode, OK, STREAM, SUM, USAGE, assert_last_error, async_error, in_group, init, last_error,
+    on_threads, split,
+};
 
 /// Published with the call by two ranks and by four; by four alone; only where the ranks are processes; never.
 const SIZES: [usize; 4] = [4, 8 << 10, 16 << 10, 1 << 20];
@@ -159,39 +160,31 @@ rank_tasks! { "cells" => run_cells, "one_thread" => call_for_both_ranks }
 fn call_for_both_ranks(_: &RankProcess) {
     let cuda = Cuda::load();
     cuda.enter(0);
-    let mut comms: [ncclComm_t; 2] = [ptr::null_mut(); 2];
-    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 2, ptr::null())), OK);
+    let comms = init(Mode::Group, 2);
     let buffers = [0, 1].map(|device| {
         cuda.enter(device);
         cuda.allocate(4)
     });
     let sum = |rank: usize| {
         cuda.enter(rank);
-        nccl!(ncclAllReduce(buffers[rank], buffers[rank], 1, F32, SUM, comms[rank], STREAM))
+        nccl!(ncclAllReduce(buffers[rank], buffers[rank], 1, F32, SUM, comms[rank].0, STREAM))
     };
     for _ in 0..3 {
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        assert_eq!([sum(0), sum(1)], [OK; 2]);
-        assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+        assert_eq!(in_group(|| assert_eq!([sum(0), sum(1)], [OK; 2])), OK, "{}", last_error());
     }
     assert_eq!([sum(0), sum(1)], [OK, USAGE]);
-    assert!(
-        last_error().contains("for rank 0 and rank 1 without a group around both calls"),
-        "{}",
-        last_error()
-    );
+    assert_last_error("for rank 0 and rank 1 without a group around both calls");
     cuda.enter(0);
     assert!(cuda.has_failed(), "rank 0's last sum");
-    assert!(!comms.map(async_error).contains(&OK));
+    assert!(comms.iter().all(|comm| async_error(comm.0) != OK));
 }
 
 #[test]
 fn one_thread_for_two_ranks_without_group_on_streams_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     install_as(&directory.path().join("libcuda.so.1"), "cuda_cpu");
-    let mut command = processes::command("one_thread", &unique_id(), 2, &[0, 1]);
-    command.env("LIBNCCL_CPU_DEVICES", "2").env("LD_LIBRARY_PATH", directory.path());
-    finish(command.spawn().unwrap());
+    let path = directory.path().to_str().unwrap();
+    processes::run("one_thread", [[0, 1]], &[("LIBNCCL_CPU_DEVICES", "2"), ("LD_LIBRARY_PATH", path)]);
 }
 
 /// Runs the cells on the ranks of this process, and prints for each rank in which cells it got an error.
@@ -213,9 +206,7 @@ fn run_cells(process: &RankProcess) {
         });
         let parent = process.join_as(rank);
         let found = cells(process.ranks, &sizes).into_iter().map(|cell| {
-            let mut comm = ptr::null_mut();
-            let split = nccl!(ncclCommSplit(parent.0, 0, 0, &mut comm, ptr::null_mut()));
-            assert_eq!(split, OK, "{}", last_error());
+            let Comm(comm) = split(parent.0, 0, 0).unwrap();
             let mut is_found = false;
             if let Some(call) = cell.call(rank, process.ranks) {
                 is_found = FUNCTIONS[call.function].0(call, buffers[0], buffers[1], comm) != OK;
@@ -239,22 +230,15 @@ fn run_cells(process: &RankProcess) {
 fn silent(ranks: usize, sizes: &[usize], are_processes: bool, memory: &str) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     install_as(&directory.path().join("libcuda.so.1"), "cuda_cpu");
-    let id = unique_id();
     let sizes_text: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let task = format!("cells {memory} {}", sizes_text.join(" "));
-    let all: Vec<usize> = (0..ranks).collect();
-    let mut children: Vec<Child> = vec![];
-    for own in all.chunks(if are_processes { 1 } else { ranks }) {
-        let mut command = processes::command(&task, &id, ranks, own);
-        command.env("LIBNCCL_CPU_TIMEOUT", "20").env("LIBNCCL_CPU_DEVICES", "8");
-        if memory == "emulation" {
-            command.env("LD_LIBRARY_PATH", directory.path());
-        }
-        children.push(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut variables = vec![("LIBNCCL_CPU_TIMEOUT", "20"), ("LIBNCCL_CPU_DEVICES", "8")];
+    if memory == "emulation" {
+        variables.push(("LD_LIBRARY_PATH", directory.path().to_str().unwrap()));
     }
-    // In parallel: each prints more than its pipe holds.
-    let finishing: Vec<_> = children.into_iter().map(|child| thread::spawn(|| finish(child))).collect();
-    let printed: String = finishing.into_iter().map(|rank| rank.join().unwrap()).collect();
+    let all: Vec<usize> = (0..ranks).collect();
+    let printed =
+        processes::run(&task, all.chunks(if are_processes { 1 } else { ranks }), &variables).concat();
     let found: Vec<&str> =
         printed.lines().filter_map(|line| line.rsplit_once("found ").map(|(_, found)| found)).collect();
     assert_eq!(found.len(), ranks, "{printed}");

@@ -5,12 +5,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::ptr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::processes::{self, RankProcess, finish};
+use crate::common::processes::{self, RankProcess};
 use crate::common::{
     ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads,
     rendezvous_name, unique_id,
@@ -22,16 +22,12 @@ use rustix::thread::set_thread_res_uid;
 
 rank_tasks! {
     "join" => join,
-    "join_late" => join_late,
     "shrink_two" => shrink_two,
     "leave" => leave,
     "invalid" => create_invalid_id,
-    "foreign" => create_foreign_id,
     "grow" => create_grow_id,
-    "join_few" => join_few,
     "squat" => squat,
     "device_twice" => init_device_twice,
-    "device_twice_is_refused" => init_device_twice_in_vain,
 }
 
 /// Creates a communicator of all ranks by an id that this rank created itself.
@@ -40,18 +36,15 @@ fn join_at_address(process: &RankProcess) -> Comm {
         .unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
 }
 
+/// Joins as often as the first argument says, after a pause if there is a second one.
 fn join(process: &RankProcess) {
-    // One after another, without a pause: the address is reused immediately.
-    let comms: Vec<Comm> = (0..50).map(|_| join_at_address(process)).collect();
-    for comm in comms {
-        assert_sum(comm.0, process.ranks);
-        comm.destroy();
+    if process.arguments.len() > 1 {
+        thread::sleep(Duration::from_millis(700));
     }
-}
-
-fn join_few(process: &RankProcess) {
-    for _ in 0..2 {
-        let comm = join_at_address(process);
+    // One after another, without a pause: the address is reused immediately.
+    let times = process.arguments[0].parse().unwrap();
+    let comms: Vec<Comm> = (0..times).map(|_| join_at_address(process)).collect();
+    for comm in comms {
         assert_sum(comm.0, process.ranks);
         comm.destroy();
     }
@@ -87,11 +80,6 @@ fn squat(process: &RankProcess) {
     thread::sleep(Duration::from_secs(1000));
 }
 
-fn join_late(process: &RankProcess) {
-    thread::sleep(Duration::from_millis(700));
-    join(process);
-}
-
 /// Shrinks two communicators at the same time.
 fn shrink_two(process: &RankProcess) {
     let comms = [join_at_address(process), join_at_address(process)];
@@ -116,16 +104,13 @@ fn leave(process: &RankProcess) {
 }
 
 fn create_invalid_id(_: &RankProcess) {
-    let mut id = ncclUniqueId::default();
-    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), ARGUMENT);
     let value = std::env::var("NCCL_COMM_ID").unwrap();
-    assert_last_error(&format!("invalid NCCL_COMM_ID {value:?}: expected <ipv4>:<port>"));
-}
-
-fn create_foreign_id(_: &RankProcess) {
-    let mut id = ncclUniqueId::default();
-    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), USAGE);
-    assert_last_error(r#"NCCL_COMM_ID "192.0.2.1:7" is no address of this host"#);
+    let (code, text) = match value.as_str() {
+        "192.0.2.1:7" => (USAGE, format!("NCCL_COMM_ID {value:?} is no address of this host")),
+        _ => (ARGUMENT, format!("invalid NCCL_COMM_ID {value:?}: expected <ipv4>:<port>")),
+    };
+    assert_eq!(nccl!(ncclGetUniqueId(&mut ncclUniqueId::default())), code);
+    assert_last_error(&text);
 }
 
 fn create_grow_id(process: &RankProcess) {
@@ -136,15 +121,14 @@ fn create_grow_id(process: &RankProcess) {
 
 fn init_device_twice(_: &RankProcess) {
     let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
-    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), OK, "{}", last_error());
+    let code = nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr()));
+    if std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").unwrap() != "1" {
+        assert_eq!(code, USAGE);
+        return assert_last_error("device 0 is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
+    }
+    assert_eq!(code, OK, "{}", last_error());
     let comms = comms.map(Comm);
     on_threads(3, |rank| assert_sum({ comms[rank] }.0, 3));
-}
-
-fn init_device_twice_in_vain(_: &RankProcess) {
-    let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
-    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), USAGE);
-    assert_last_error("device 0 is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
 }
 
 /// Runs a task at each rank, with a variable set.
@@ -154,7 +138,7 @@ fn run(tasks: &[&str], name: &str, value: &str) {
         command.env(name, value).env("LIBNCCL_CPU_TIMEOUT", "20").spawn().unwrap()
     };
     let children: Vec<Child> = tasks.iter().enumerate().map(start).collect();
-    children.into_iter().map(finish).for_each(drop);
+    processes::finish_all(children);
 }
 
 /// Returns an address that nothing else uses: the listener holds its port.
@@ -167,9 +151,9 @@ fn address() -> (TcpListener, String) {
 #[test]
 fn ranks_with_comm_id_join_without_exchanging_an_id() {
     let (_listener, address) = address();
-    run(&["join"; 3], "NCCL_COMM_ID", &address);
+    run(&["join 50"; 3], "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
-    run(&["join_late", "join"], "NCCL_COMM_ID", &address);
+    run(&["join 50 late", "join 50"], "NCCL_COMM_ID", &address);
 }
 
 #[test]
@@ -179,20 +163,18 @@ fn socket_name_held_by_another_user_does_not_block_comm_id() {
         return;
     }
     for (how, task) in
-        [("listen", "join"), ("bind", "join_few"), ("full", "join_few"), ("now and then", "join")]
+        [("listen", "join 50"), ("bind", "join 2"), ("full", "join 2"), ("now and then", "join 50")]
     {
         let (_listener, address) = address();
         let mut squatter = processes::command(&format!("squat {how}"), &ncclUniqueId::default(), 1, &[0]);
-        let mut squatter = squatter.env("NCCL_COMM_ID", &address).stdout(Stdio::piped()).spawn().unwrap();
+        let mut squatter = squatter.env("NCCL_COMM_ID", &address).spawn().unwrap();
         let last = if how == "now and then" { "libnccl-cpu-" } else { "taken" };
         let mut lines = BufReader::new(squatter.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().starts_with(last)));
-        let began = Instant::now();
         run(&[task; 3], "NCCL_COMM_ID", &address);
-        println!("{how}: {:?}", began.elapsed());
         processes::kill(&mut squatter);
         // The next job can use the name.
-        run(&["join_few"; 2], "NCCL_COMM_ID", &address);
+        run(&["join 2"; 2], "NCCL_COMM_ID", &address);
     }
 }
 
@@ -203,24 +185,26 @@ fn shrinks_of_two_comm_id_communicators_do_not_mix() {
 }
 
 #[test]
-fn invalid_comm_id_error_shows_the_value() {
-    for value in
-        ["rank0", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
-    {
+fn unusable_comm_id_error_shows_the_value() {
+    for value in [
+        "rank0",
+        "7",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:0",
+        "127.0.0.1:65536",
+        "[::1:1234",
+        "no host:1",
+        "192.0.2.1:7",
+    ] {
         run(&["invalid"], "NCCL_COMM_ID", value);
     }
-    run(&["foreign"], "NCCL_COMM_ID", "192.0.2.1:7");
-}
-
-#[test]
-fn grow_id_with_comm_id_is_invalid_usage() {
     run(&["grow"], "NCCL_COMM_ID", "127.0.0.1:7");
 }
 
 #[test]
 fn duplicate_device_is_allowed_by_multi_rank_gpu_enable() {
-    run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", "1");
-    for value in ["0", "", "yes"] {
-        run(&["device_twice_is_refused"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
+    for value in ["1", "0", "", "yes"] {
+        run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
     }
 }

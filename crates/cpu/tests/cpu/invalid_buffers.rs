@@ -5,14 +5,14 @@
 
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Output};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, init, last_error,
-    on_threads, unique_id,
+    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, in_group, init,
+    last_error, on_threads, unique_id,
 };
 use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t};
 
@@ -45,24 +45,17 @@ fn map(length: usize, protection: libc::c_int) -> *mut u8 {
 
 /// Returns the start of `length` bytes that are invalid in this way.
 fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
-    let all = libc::PROT_READ | libc::PROT_WRITE;
-    match kind {
-        "unmapped" => {
-            let start = map(length, all);
-            // SAFETY: the memory that was mapped, which nothing uses.
-            assert_eq!(unsafe { libc::munmap(start.cast(), length) }, 0);
-            start
-        }
-        "short" => {
-            let start = map(length.max(2 * SHORT), all);
-            // SAFETY: likewise, the end of it.
-            assert_eq!(unsafe { libc::munmap(start.add(SHORT).cast(), length.max(2 * SHORT) - SHORT) }, 0);
-            start
-        }
-        "read_only" => map(length, libc::PROT_READ),
-        "outside" => ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a),
-        _ => map(length, all),
-    }
+    let protection = if kind == "read_only" { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+    let start = map(length, protection);
+    let usable = match kind {
+        "outside" => return ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a),
+        "unmapped" => 0,
+        "short" => SHORT,
+        _ => return start,
+    };
+    // SAFETY: the end of the memory that was mapped, which nothing uses.
+    assert_eq!(unsafe { libc::munmap(start.add(usable).cast(), length - usable) }, 0);
+    start
 }
 
 /// Makes the call of a rank on these buffers.
@@ -82,11 +75,8 @@ fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm)
         }
         "send" | "receive" => nccl!(ncclRecv(buffer, count, F32, other, comm, STREAM)),
         "grouped_sum_to" => {
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            let first = nccl!(ncclAllReduce(good, good, count, F32, SUM, comm, STREAM));
-            let second = nccl!(ncclAllReduce(good, buffer, count, F32, SUM, comm, STREAM));
-            assert_eq!((first, second), (OK, OK));
-            nccl!(ncclGroupEnd())
+            let sum = |to| nccl!(ncclAllReduce(good, to, count, F32, SUM, comm, STREAM));
+            in_group(|| assert_eq!([sum(good), sum(buffer)], [OK; 2]))
         }
         // The other rank frees its part of the window.
         "put" => {
@@ -129,21 +119,20 @@ fn use_buffer_in_one_process(process: &RankProcess) {
     });
 }
 
-/// Waits until a process has exited or died of a fault, and returns its status and output.
-fn end(child: Child) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    (status.signal(), text)
-}
-
-/// Runs a task in processes with these ranks.
+/// Runs a task in processes with these ranks, and returns for each the signal that killed it, and its output.
+#[track_caller]
 fn run(task: &str, ranks: &[&[usize]], variables: &[(&str, &str)]) -> Vec<(Option<i32>, String)> {
-    let id = unique_id();
-    let start = |own: &&[usize]| {
+    let (id, mut children) = (unique_id(), vec![]);
+    // Not in a closure, which would be the caller.
+    for own in ranks {
         let mut command = processes::command(task, &id, 2, own);
-        command.stdout(Stdio::piped()).envs(variables.iter().copied()).spawn().unwrap()
+        children.push(command.envs(variables.iter().copied()).spawn().unwrap());
+    }
+    let end = |child: Child| {
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (status.signal(), text)
     };
-    let children: Vec<Child> = ranks.iter().map(start).collect();
     children.into_iter().map(end).collect()
 }
 

@@ -26,7 +26,6 @@ mod namespaces;
 mod one_sided;
 mod parameters;
 mod planted_faults;
-mod point_to_point;
 mod rank_failure;
 mod ras;
 mod waits;

@@ -4,13 +4,11 @@
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::processes::{self, RankProcess, command, finish, spawn};
-use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, OK, assert_sum, busy, descriptors, last_error, on_threads, unique_id};
+use crate::common::processes::{self, RankProcess, command, finish};
+use crate::common::{Comm, assert_sum, busy, descriptors, on_threads, split, unique_id};
 use libnccl::sys::ncclComm_t;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,11 +24,9 @@ const MEMORY: u64 = 2 << 30;
 /// Sums, splits the ranks into odd and even ones, and sums there.
 fn sum_and_split(comm: ncclComm_t, ranks: usize, rank: usize) {
     assert_sum(comm, ranks);
-    let mut child = ptr::null_mut();
-    let code = nccl!(ncclCommSplit(comm, rank as i32 % 2, 0, &mut child, ptr::null_mut()));
-    assert_eq!(code, OK, "{}", last_error());
-    assert_sum(child, (ranks + 1 - rank % 2) / 2);
-    Comm(child).destroy();
+    let child = split(comm, rank as i32 % 2, 0).unwrap();
+    assert_sum(child.0, (ranks + 1 - rank % 2) / 2);
+    child.destroy();
 }
 
 /// Returns the peak resident memory of this process, shared memory included.
@@ -95,7 +91,7 @@ fn wait_for_late_rank(process: &RankProcess) {
 }
 
 fn ranks_as_threads(ranks: usize) {
-    let (_busy, _watchdog) = (busy(), Watchdog::new());
+    let _busy = busy();
     let process = command("threads", &unique_id(), ranks, &[0]).spawn().unwrap();
     print!("{}", finish(process));
 }
@@ -113,16 +109,12 @@ fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
 
 #[test]
 fn hundred_processes_join_and_split() {
-    let (_busy, _watchdog, began) = (busy(), Watchdog::new(), Instant::now());
-    processes::run("sum_and_split", 128);
+    let (_busy, began) = (busy(), Instant::now());
+    processes::run("sum_and_split", (0..128).map(|rank| [rank]), &[]);
     println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
 }
 
 #[test]
 fn long_wait_takes_little_cpu_time() {
-    let (id, ranks) = (unique_id(), 8);
-    let children: Vec<_> = (0..ranks).map(|rank| spawn("wait", &id, ranks, rank)).collect();
-    for child in children {
-        print!("{}", finish(child));
-    }
+    print!("{}", processes::run("wait", (0..8).map(|rank| [rank]), &[]).concat());
 }

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::ptr;
 
 use crate::common::processes::{self, RankProcess, is_own_process};
-use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, I32, Mode, OK, STREAM, all_reduce, init, last_error, together};
+use crate::common::{Comm, Mode, OK, all_reduce, init, last_error, receive, send, together};
 use libnccl::sys::{ncclCommMemStat_t, ncclResult_t};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -93,20 +92,17 @@ fn stage(process: &RankProcess) {
 
 #[test]
 fn suspend_releases_staging_memory() {
-    let _watchdog = Watchdog::new();
-    processes::run("stage", 2);
+    processes::run("stage", [[0], [1]], &[]);
 }
 
 /// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
 #[test]
 fn message_sent_before_suspend_arrives_after_resume() {
-    let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 2);
     let (sent, mut received) = ([1, 2, 3], [0; 3]);
-    assert_eq!(nccl!(ncclSend(sent.as_ptr().cast(), 3, I32, 1, comms[0].0, STREAM)), OK);
+    assert_eq!(send(&sent, 1, comms[0].0), OK);
     together(Mode::Group, &comms, |_, comm| nccl!(ncclCommSuspend(comm, 1)));
     together(Mode::Group, &comms, |_, comm| nccl!(ncclCommResume(comm)));
-    assert_eq!(nccl!(ncclRecv(received.as_mut_ptr().cast(), 3, I32, 0, comms[1].0, STREAM)), OK);
-    assert_eq!(received, sent);
+    assert_eq!((receive(&mut received, 0, comms[1].0), received), (OK, sent));
     comms.into_iter().for_each(Comm::destroy);
 }

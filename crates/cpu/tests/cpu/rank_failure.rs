@@ -9,25 +9,23 @@
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
+use std::mem::ManuallyDrop;
 use std::process::{Child, Stdio};
-use std::ptr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Comm, F32, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, init_rank, last_error, rendezvous_name,
-    unique_id, wait_async, wait_for_peers,
+    Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, in_group, init_with, receive,
+    rendezvous_name, split, unique_id, wait_async, wait_for_peers,
 };
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 
-/// Time within which the survivors must detect a failure, and the limit on a loaded machine.
+/// Time within which the survivors must detect a failure, the limit on a loaded machine, and the limit of any other step.
 const NOTICE: Duration = Duration::from_secs(1);
 const LOADED: Duration = Duration::from_secs(10);
-
-/// Time after which any other step counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Elements of a small operation, and of a large one, which takes many steps or uses the peers' memory directly.
@@ -38,7 +36,7 @@ const LARGE: usize = 1_100_000;
 type Step = fn(&Rank, i32) -> ncclResult_t;
 
 /// The operations that a rank can repeat.
-const OPERATIONS: [(&str, Step); 11] = [
+const OPERATIONS: [(&str, Step); 12] = [
     ("all_reduce_small", |r, _| nccl!(ncclAllReduce(r.send, r.receive, SMALL, F32, SUM, r.comm, STREAM))),
     ("all_reduce_large", |r, _| nccl!(ncclAllReduce(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
     ("broadcast", |r, root| nccl!(ncclBroadcast(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
@@ -49,6 +47,7 @@ const OPERATIONS: [(&str, Step); 11] = [
     ("gather", |r, root| nccl!(ncclGather(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
     ("scatter", |r, root| nccl!(ncclScatter(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
     ("ring", |r, _| r.ring()),
+    ("signals", |r, _| r.signals()),
     ("split", |r, _| r.split()),
 ];
 
@@ -62,41 +61,52 @@ struct Rank {
 }
 
 impl Rank {
+    /// Returns the ranks after and before this one.
+    fn neighbors(&self) -> [i32; 2] {
+        [1, self.ranks - 1].map(|distance| (self.rank + distance) % self.ranks)
+    }
+
     fn ring(&self) -> ncclResult_t {
-        let (next, before) = ((self.rank + 1) % self.ranks, (self.rank + self.ranks - 1) % self.ranks);
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        let codes = [
-            nccl!(ncclSend(self.send, LARGE, F32, next, self.comm, STREAM)),
-            nccl!(ncclRecv(self.receive, LARGE, F32, before, self.comm, STREAM)),
-            nccl!(ncclGroupEnd()),
-        ];
-        codes.into_iter().find(|code| *code != OK).unwrap_or(OK)
+        let [next, before] = self.neighbors();
+        in_group(|| {
+            nccl!(ncclSend(self.send, LARGE, F32, next, self.comm, STREAM));
+            nccl!(ncclRecv(self.receive, LARGE, F32, before, self.comm, STREAM));
+        })
+    }
+
+    fn signals(&self) -> ncclResult_t {
+        let [next, peer] = self.neighbors();
+        match nccl!(ncclSignal(next, 0, 0, 0, self.comm, STREAM)) {
+            OK => {
+                let mut one = ncclWaitSignalDesc_t { opCnt: 1, peer, sigIdx: 0, ctx: 0 };
+                nccl!(ncclWaitSignal(1, &mut one, self.comm, STREAM))
+            }
+            code => code,
+        }
     }
 
     /// Splits the ranks into odd and even ones, and reduces on the child.
     fn split(&self) -> ncclResult_t {
-        let mut child = ptr::null_mut();
-        match nccl!(ncclCommSplit(self.comm, self.rank % 2, 0, &mut child, ptr::null_mut())) {
-            OK => {}
-            code => return code,
-        }
-        let code = nccl!(ncclAllReduce(self.send, self.receive, SMALL, F32, SUM, child, STREAM));
-        assert_eq!(nccl!(ncclCommDestroy(child)), OK);
+        let child = match split(self.comm, self.rank % 2, 0) {
+            Ok(child) => child,
+            Err(code) => return code,
+        };
+        let code = nccl!(ncclAllReduce(self.send, self.receive, SMALL, F32, SUM, child.0, STREAM));
+        child.destroy();
         code
     }
 }
 
 /// Returns zeroed memory for `count` elements, from NCCL or from the allocator; it is never freed.
 fn memory(count: usize, from_nccl: bool) -> *mut c_void {
-    if !from_nccl {
-        return vec![0f32; count].leak().as_mut_ptr().cast();
+    if from_nccl {
+        ManuallyDrop::new(Memory::new(count)).start.cast()
+    } else {
+        vec![0_f32; count].leak().as_mut_ptr().cast()
     }
-    let mut memory = ptr::null_mut();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, count * size_of::<f32>())), OK);
-    memory
 }
 
-rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer, "limit" => call_with_a_limit }
+rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer }
 
 /// Prints a line on standard error, in one write.
 fn report(event: &str) {
@@ -124,17 +134,19 @@ fn repeat_operation(process: &RankProcess) {
 
     let (operation, from_nccl) = (&process.arguments[0], process.arguments[1] == "nccl");
     report("joining");
-    let Comm(comm) = match init_rank(process.id, process.ranks, process.rank()) {
-        Ok(comm) => comm,
-        Err(code) => return report(&format!("error {}", code.0)),
-    };
-    let count = LARGE * process.ranks;
+    // Signals need a window, or this.
+    let (code, Comm(comm)) =
+        init_with(process.id, process.ranks, process.rank(), |config| config.rmaEagerInit = 1);
+    if code != OK {
+        return report(&format!("error {}", code.0));
+    }
     let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
-    let me = Rank { comm, ranks, rank, send: memory(count, from_nccl), receive: memory(count, from_nccl) };
+    let [send, receive] = [(); 2].map(|()| memory(LARGE * process.ranks, from_nccl));
+    let me = Rank { comm, ranks, rank, send, receive };
     let (_, step) = OPERATIONS.iter().find(|(name, _)| name == operation).expect("an operation");
     report("joined");
-    let codes = (0..).map(|turn| step(&me, turn % ranks));
-    let error = codes.into_iter().find(|code| *code != OK).expect("it runs until an error");
+    let error =
+        (0..).map(|turn| step(&me, turn % ranks)).find(|code| *code != OK).expect("it runs until an error");
     report(&format!("error {}", error.0));
     // Each rank must detect the failure itself, not the exit of another survivor.
     let is_abort = finish.recv().expect("a command") == "abort";
@@ -363,50 +375,47 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
 }
 
 /// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 exits or tears down its communicator. A call of rank 0 that waits for it ends when
-/// rank 0 aborts.
+/// rank 0 aborts, or at the limit of waits.
 fn call_with_a_failed_peer(process: &RankProcess) {
     let [way, kind] = &process.arguments[..] else { panic!("not two arguments") };
-    let mut config =
-        ncclConfig_t { blocking: i32::from(kind != "nonblocking"), ..ncclConfig_t::initializer() };
-    let mut comm = ptr::null_mut();
-    let rank = process.rank() as i32;
-    let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, process.id, rank, &mut config));
-    assert!(code == OK || code == PROGRESS, "{}", last_error());
-    assert_eq!(wait_async(comm), OK);
-    if rank == 1 {
+    let blocking = i32::from(kind != "nonblocking");
+    let (_, comm) = init_with(process.id, 2, process.rank(), |config| config.blocking = blocking);
+    assert_eq!(wait_async(comm.0), OK);
+    if process.rank() == 1 {
         match way.as_str() {
-            "abort" => assert_eq!(nccl!(ncclCommAbort(comm)), OK),
-            "destroy" => Comm(comm).destroy(),
+            "abort" => assert_eq!(nccl!(ncclCommAbort(comm.0)), OK),
+            "destroy" => comm.destroy(),
             _ => {}
         }
         return;
     }
-    let waiting = Comm(comm);
-    let receive = move || {
-        let (Comm(comm), mut place) = ({ waiting }, [0_f32; 4]);
-        let mut start = || nccl!(ncclRecv(place.as_mut_ptr().cast(), 4, F32, 1, comm, STREAM));
-        if kind == "group" {
-            assert_eq!([nccl!(ncclGroupStart()), start()], [OK; 2]);
-            return nccl!(ncclGroupEnd());
-        }
-        start()
+    let mut place = [0_f32; 4];
+    let mut call = || match kind.as_str() {
+        "group" => in_group(|| assert_eq!(receive(&mut place, 1, { comm }.0), OK)),
+        _ => receive(&mut place, 1, { comm }.0),
     };
+    if kind == "limit" {
+        assert_eq!([call(), async_error(comm.0)], [REMOTE; 2]);
+        return comm.destroy();
+    }
     thread::scope(|scope| {
-        let waiting = scope.spawn(receive);
+        let waiting = scope.spawn(call);
         // The test sends a line once this process has reported the failure.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         if kind == "nonblocking" {
             assert_eq!(waiting.join().unwrap(), PROGRESS);
-            assert_eq!([async_error(comm), nccl!(ncclCommAbort(comm))], [PROGRESS, OK]);
+            assert_eq!([async_error(comm.0), nccl!(ncclCommAbort(comm.0))], [PROGRESS, OK]);
         } else {
-            assert_eq!(async_error(comm), OK, "as in NCCL");
+            assert_eq!(async_error(comm.0), OK, "as in NCCL");
             assert!(!waiting.is_finished());
-            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+            assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
             assert_eq!(waiting.join().unwrap(), REMOTE);
         }
     });
     eprintln!("ended by its own abort");
 }
+
+const FAILURES_WAIT: (&str, &str) = ("LIBNCCL_CPU_FAILURES", "wait");
 
 #[test]
 fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wait() {
@@ -419,8 +428,7 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
             let id = unique_id();
             let start = |rank| {
                 let mut command = processes::command(&format!("pending {way} {kind}"), &id, 2, &[rank]);
-                command.env("LIBNCCL_CPU_FAILURES", "wait").stdin(Stdio::piped()).stdout(Stdio::null());
-                command.spawn().unwrap()
+                command.envs([FAILURES_WAIT]).stdin(Stdio::piped()).spawn().unwrap()
             };
             let [mut waiting, failing] = [start(0), start(1)];
             let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -430,29 +438,14 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
             assert!(pending.ends_with(" [failed-operation]"), "{pending}");
             waiting.stdin.take().unwrap().write_all(b"go\n").unwrap();
             assert!(lines.any(|line| line == "ended by its own abort"), "{way} {kind}");
-            [waiting, failing].into_iter().for_each(|child| drop(processes::finish(child)));
+            processes::finish_all([waiting, failing]);
         }
     }
 }
 
-/// `LIBNCCL_CPU_TIMEOUT` ends the call on the host.
-fn call_with_a_limit(process: &RankProcess) {
-    let comm = process.join();
-    if process.rank() == 0 {
-        let place = [0_f32; 4].as_mut_ptr().cast();
-        assert_eq!(nccl!(ncclRecv(place, 4, F32, 1, comm.0, STREAM)), REMOTE);
-        assert_eq!(async_error(comm.0), REMOTE);
-    }
-    comm.destroy();
-}
-
 #[test]
 fn timeout_fails_a_pending_operation() {
-    let id = unique_id();
-    let start = |rank| {
-        let mut command = processes::command("limit", &id, 2, &[rank]);
-        command.env("LIBNCCL_CPU_FAILURES", "wait").envs(processes::limits()).spawn().unwrap()
-    };
-    let printed = [start(0), start(1)].map(processes::finish).concat();
+    let variables = [&[FAILURES_WAIT][..], &processes::limits()].concat();
+    let printed = processes::run("pending destroy limit", [[0], [1]], &variables).concat();
     assert!(printed.contains("it stays pending until this rank aborts"), "{printed}");
 }

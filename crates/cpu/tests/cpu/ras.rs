@@ -4,53 +4,46 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{I32, STREAM, SUM, assert_sum, unique_id};
+use crate::common::processes::{self, RankProcess};
+use crate::common::{all_reduce, assert_sum, broadcast, unique_id, wait_until};
 use libnccl::communicator::ShrinkMode;
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl_test_support::random_inputs::{Random, inputs};
 
-/// The time limit for an event, on a busy machine.
+/// The limit for an event, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet, "identities" => compare_identities }
 
-/// Makes the calls of this rank's script (`A`, an all-reduce; `B`, a broadcast; `0`, an empty all-reduce), waits for the end
-/// of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
+/// Makes the calls of this rank's script (`A`, an all-reduce; `B`, a broadcast; `0`, an empty all-reduce; `X`, an abort), waits
+/// for the end of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
 fn follow_script(process: &RankProcess) {
     let comm = process.join();
-    let mut value = 1_i32;
-    let place = (&raw mut value).cast();
     let script = process.arguments[0].split(',').nth(process.rank()).unwrap();
     for call in script.chars() {
         // One that other ranks do not make is an error.
         let _ = match call {
-            'B' => nccl!(ncclBroadcast(place, place, 1, I32, 0, comm.0, STREAM)),
-            _ => nccl!(ncclAllReduce(place, place, usize::from(call == 'A'), I32, SUM, comm.0, STREAM)),
+            'X' => nccl!(ncclCommAbort(comm.0)),
+            'B' => broadcast(&mut [1], 0, comm.0),
+            _ => all_reduce(&mut [1][usize::from(call == '0')..], comm.0),
         };
     }
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    // A new thread has its name once it runs.
-    wait_until(|| ras_threads() == 1, "no thread serves");
-    comm.destroy();
-    wait_for_the_end();
-}
-
-fn wait_until(done: impl Fn() -> bool, problem: &str) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < LIMIT, "{problem}: {} threads, {} sockets", ras_threads(), sockets());
-        thread::yield_now();
+    if !script.ends_with('X') {
+        // A new thread has its name once it runs.
+        wait_until("a thread serves", || ras_threads() == 1);
+        comm.destroy();
     }
+    wait_for_the_end();
 }
 
 /// Waits until nothing is left of the service. The kernel shows a thread for a moment after it has ended.
 fn wait_for_the_end() {
-    wait_until(|| (ras_threads(), sockets()) == (0, 0), "something is left");
+    wait_until("nothing is left", || (ras_threads(), sockets()) == (0, 0));
 }
 
 /// Calls an operation while the service cannot listen.
@@ -107,11 +100,18 @@ fn compare_identities(process: &RankProcess) {
     assert_eq!(own, reported);
 }
 
+/// Returns the variables that enable the service at an address that is free, or was.
+fn enabled(address: &str) -> [(&'static str, &str); 2] {
+    [("NCCL_RAS_ADDR", address), ("NCCL_RAS_ENABLE", "1")]
+}
+
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
 #[test]
 fn communicators_have_one_identity_in_reports_and_for_observers() {
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut command = processes::command("identities", &unique_id(), 1, &[0]);
-    finish(enable(&mut command, &unused.to_string()).spawn().unwrap());
+    processes::run("identities", [[0]], &enabled(&free_address()));
 }
 
 /// The processes of a job whose ranks follow scripts.
@@ -122,11 +122,10 @@ struct Job {
 
 impl Job {
     fn start(scripts: &str) -> Self {
-        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (id, size, address) = (unique_id(), scripts.split(',').count(), unused.to_string());
+        let (id, size, address) = (unique_id(), scripts.split(',').count(), free_address());
         let start = |rank| {
             let mut command = processes::command(&format!("script {scripts}"), &id, size, &[rank]);
-            enable(&mut command, &address).stdin(Stdio::piped()).spawn().unwrap()
+            command.envs(enabled(&address)).stdin(Stdio::piped()).spawn().unwrap()
         };
         Self { ranks: (0..size).map(start).collect(), address }
     }
@@ -153,13 +152,9 @@ impl Job {
 
     /// Ends ranks that have completed their scripts, and expects success.
     fn finish(mut self) {
-        let ranks = std::mem::take(&mut self.ranks);
-        let ranks = ranks.into_iter().map(|mut child| {
-            drop(child.stdin.take());
-            child
-        });
-        let ranks: Vec<Child> = ranks.collect();
-        ranks.into_iter().for_each(|child| drop(finish(child)));
+        let mut ranks = std::mem::take(&mut self.ranks);
+        ranks.iter_mut().for_each(|child| drop(child.stdin.take()));
+        processes::finish_all(ranks);
         assert!(matches!(self.client().status(), Err(RasError::Connect { .. })));
     }
 }
@@ -171,10 +166,6 @@ impl Drop for Job {
             let _ = child.wait();
         }
     }
-}
-
-fn enable<'a>(command: &'a mut Command, address: &str) -> &'a mut Command {
-    command.env("NCCL_RAS_ADDR", address).env("NCCL_RAS_ENABLE", "1")
 }
 
 /// Returns how many of a collective each rank of the only communicator has launched.
@@ -240,16 +231,22 @@ fn rank_without_call_is_the_straggler_of_a_frozen_communicator() {
 }
 
 #[test]
-fn rank_that_calls_another_collective_is_mismatched() {
-    let job = Job::start("AA,AB,AA");
+fn aborted_rank_is_not_missing() {
+    let job = Job::start("A,AX,A");
     let report =
-        job.report(|report| launched(report, "Broadcast")[1] == 1 && launched(report, "AllReduce")[0] == 2);
-    let kinds = kinds(&[report]);
-    let one = |name: &str| [(name.to_owned(), 1)].into();
-    assert_eq!(
-        kinds[0],
-        (VerdictKind::Mismatched { than: 0, more: one("Broadcast"), less: one("AllReduce") }, Some(1))
-    );
+        job.report(|report| report.communicators[0].ranks[0].status.as_ref().unwrap().async_error != 0);
+    let [communicator] = &report.communicators[..] else { panic!("{report:#?}") };
+    let flags: Vec<_> =
+        communicator.ranks.iter().map(|rank| rank.status.as_ref().unwrap().abort_flag).collect();
+    assert_eq!((flags, communicator.missing_ranks.len()), (vec![false, true, false], 0));
+    let text = job.client().verbose_status().unwrap();
+    for line in [
+        "         3         0     ABORT   ERROR\n",
+        "\n  Rank 0 reported Remote process error -- GPU 0",
+        "\n  Rank 1 has aborted -- GPU 1",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
     job.finish();
 }
 
@@ -305,9 +302,7 @@ fn killed_rank_is_dead_and_monitored() {
 #[test]
 fn service_is_off_unless_enabled_by_the_environment() {
     for variables in [&[][..], &[("NCCL_RAS_ENABLE", "0"), ("NCCL_RAS_ADDR", "127.0.0.1:1")]] {
-        let mut command = processes::command("quiet", &unique_id(), 1, &[0]);
-        command.env_remove("NCCL_RAS_ENABLE").env_remove("NCCL_RAS_ADDR").envs(variables.iter().copied());
-        finish(command.spawn().unwrap());
+        processes::run("quiet", [[0]], variables);
     }
 }
 
@@ -315,15 +310,8 @@ fn service_is_off_unless_enabled_by_the_environment() {
 fn port_in_use_does_not_affect_the_job() {
     // The port of another program, which does not share it.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    for address in
-        [taken.local_addr().unwrap().to_string(), "127.0.0.1".into(), "no-such-host.invalid:1".into()]
-    {
-        let id = unique_id();
-        let start = |rank| {
-            let mut command = processes::command("unserved", &id, 2, &[rank]);
-            enable(&mut command, &address).spawn().unwrap()
-        };
-        [0, 1].map(start).into_iter().for_each(|child| drop(finish(child)));
+    for address in [&taken.local_addr().unwrap().to_string(), "127.0.0.1", "no-such-host.invalid:1"] {
+        processes::run("unserved", [[0], [1]], &enabled(address));
     }
 }
 
@@ -426,24 +414,12 @@ fn random_requests_get_a_response_or_an_error_and_the_service_continues() {
     for _ in inputs(200) {
         let mut connection = TcpStream::connect(&job.address).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();
-        let words: [&[u8]; 12] = [
-            b"STATUS",
-            b"\n",
-            b" ",
-            b"SET FORMAT json\n",
-            b"MONITOR",
-            b"TIMEOUT ",
-            b"5\n",
-            b"\xff\0",
-            b"DIAGNOSTICS",
-            b"CONTROL PROFILER_MASK ",
-            b"VERBOSE ",
-            b"CLIENT PROTOCOL 2\n",
-        ];
+        let words = "STATUS|\n| |SET FORMAT json\n|MONITOR|TIMEOUT |5\n|\0\u{ff}|DIAGNOSTICS|CONTROL PROFILER_MASK |VERBOSE |CLIENT PROTOCOL 2\n";
+        let words: Vec<&str> = words.split('|').collect();
         for _ in 0..random.below(20) {
             let times = if random.below(50) == 0 { 2000 } else { 1 };
-            let word = words[random.below(words.len())];
-            if (0..times).any(|_| connection.write_all(word).is_err()) {
+            let word = random.pick(&words);
+            if (0..times).any(|_| connection.write_all(word.as_bytes()).is_err()) {
                 break;
             }
         }

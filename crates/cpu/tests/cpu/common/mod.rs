@@ -13,11 +13,11 @@ macro_rules! nccl {
 #[macro_use]
 pub(crate) mod processes;
 
-pub(crate) mod memory;
-pub(crate) mod watchdog;
-
 use std::ffi::{CStr, c_char};
+use std::io::Write;
 use std::ptr;
+use std::slice;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,16 +72,36 @@ pub(crate) fn unique_id() -> ncclUniqueId {
     id
 }
 
-/// Serializes tests that read or cause errors: the last error belongs to the whole process.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// Serializes tests that read or cause errors, because the last error belongs to the whole process. Aborts the program if such a
+/// test hangs.
+pub(crate) fn alone() -> (MutexGuard<'static, ()>, Watchdog) {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    (ALONE.lock().unwrap_or_else(PoisonError::into_inner), Watchdog::new(Duration::from_secs(90)))
 }
 
 /// Serializes tests with more ranks than processors, which would slow each other down.
 pub(crate) fn busy() -> MutexGuard<'static, ()> {
     static BUSY: Mutex<()> = Mutex::new(());
     BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Aborts the program unless it is dropped before the limit: a thread that waits for another rank cannot be ended otherwise.
+#[derive(Debug)]
+pub(crate) struct Watchdog(#[allow(unused)] Sender<()>);
+
+impl Watchdog {
+    pub(crate) fn new(limit: Duration) -> Self {
+        let (sender, receiver) = channel();
+        let test = thread::current().name().unwrap_or("a test").to_owned();
+        thread::spawn(move || {
+            if receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                // Not captured with the test's output, which is lost.
+                let _ = writeln!(std::io::stderr(), "{test} hangs");
+                std::process::abort();
+            }
+        });
+        Self(sender)
+    }
 }
 
 pub(crate) fn last_error() -> String {
@@ -170,10 +190,90 @@ impl Element for f64 {
     const RAW: ncclDataType_t = ncclDataType_t::ncclFloat64;
 }
 
+/// Memory from `ncclMemAlloc`, as elements. It is freed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) start: *mut i32,
+    pub(crate) count: usize,
+}
+
+// SAFETY: every rank uses its own memory, or synchronizes with the others.
+unsafe impl Send for Memory {}
+// SAFETY: as for Send.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn new(count: usize) -> Self {
+        let mut memory = ptr::null_mut();
+        let code = nccl!(ncclMemAlloc(&mut memory, count * size_of::<i32>()));
+        assert_eq!(code, OK, "{}", last_error());
+        Self { start: memory.cast(), count }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.count * size_of::<i32>()
+    }
+
+    /// Returns the elements, which no one else may use meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) fn elements(&self) -> &mut [i32] {
+        // SAFETY: `count` initialized elements; the tests ensure that no one else uses them.
+        unsafe { slice::from_raw_parts_mut(self.start, self.count) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        assert_eq!(nccl!(ncclMemFree(self.start.cast())), OK, "{}", last_error());
+    }
+}
+
 /// Sums the ranks' buffers, in place.
 pub(crate) fn all_reduce<T: Element>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
     let place = buffer.as_mut_ptr().cast();
     nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
+}
+
+/// Broadcasts the root's buffer, in place.
+pub(crate) fn broadcast<T: Element>(buffer: &mut [T], root: usize, comm: ncclComm_t) -> ncclResult_t {
+    let place = buffer.as_mut_ptr().cast();
+    nccl!(ncclBroadcast(place, place, buffer.len(), T::RAW, root as i32, comm, STREAM))
+}
+
+pub(crate) fn send<T: Element>(buffer: &[T], peer: usize, comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclSend(buffer.as_ptr().cast(), buffer.len(), T::RAW, peer as i32, comm, STREAM))
+}
+
+pub(crate) fn receive<T: Element>(buffer: &mut [T], peer: usize, comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclRecv(buffer.as_mut_ptr().cast(), buffer.len(), T::RAW, peer as i32, comm, STREAM))
+}
+
+pub(crate) fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
+    let mut child = ptr::dangling_mut();
+    match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+/// Creates a communicator with a config that differs from the initializer. Its handle may be NULL.
+pub(crate) fn init_with(
+    id: ncclUniqueId,
+    ranks: usize,
+    rank: usize,
+    change: impl FnOnce(&mut ncclConfig_t),
+) -> (ncclResult_t, Comm) {
+    let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+    change(&mut config);
+    let code = nccl!(ncclCommInitRankConfig(&mut comm, ranks as i32, id, rank as i32, &mut config));
+    (code, Comm(comm))
+}
+
+/// Makes calls in a group, and returns the code of its end.
+pub(crate) fn in_group(calls: impl FnOnce()) -> ncclResult_t {
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    calls();
+    nccl!(ncclGroupEnd())
 }
 
 /// Sums a 1 from each rank.
@@ -206,11 +306,11 @@ pub(crate) fn nonblocking() -> ncclConfig_t {
     ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() }
 }
 
-pub(crate) fn init_nonblocking(id: ncclUniqueId, ranks: i32, rank: i32) -> Comm {
-    let (mut comm, mut config) = (ptr::null_mut(), nonblocking());
-    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, ranks, id, rank, &mut config)), PROGRESS);
-    assert!(!comm.is_null(), "no communicator to query");
-    Comm(comm)
+pub(crate) fn init_nonblocking(id: ncclUniqueId, ranks: usize, rank: usize) -> Comm {
+    let (code, comm) = init_with(id, ranks, rank, |config| config.blocking = 0);
+    assert_eq!(code, PROGRESS);
+    assert!(!comm.0.is_null(), "no communicator to query");
+    comm
 }
 
 /// Runs `body` for each rank on a separate thread.
@@ -230,11 +330,12 @@ pub(crate) fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm
             assert!(codes.iter().all(|code| *code == OK), "{codes:?}: {}", last_error());
         }
         Mode::Group => {
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            for (rank, comm) in comms.iter().enumerate() {
-                assert_eq!(call(rank, comm.0), OK, "{}", last_error());
-            }
-            assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+            let code = in_group(|| {
+                for (rank, comm) in comms.iter().enumerate() {
+                    assert_eq!(call(rank, comm.0), OK, "{}", last_error());
+                }
+            });
+            assert_eq!(code, OK, "{}", last_error());
         }
     }
 }
@@ -247,7 +348,3 @@ pub(crate) struct Address<T>(pub *mut T);
 unsafe impl<T> Send for Address<T> {}
 // SAFETY: every rank uses its own buffer.
 unsafe impl<T> Sync for Address<T> {}
-
-pub(crate) fn addresses<T>(buffers: &mut [Vec<T>]) -> Vec<Address<T>> {
-    buffers.iter_mut().map(|buffer| Address(buffer.as_mut_ptr())).collect()
-}

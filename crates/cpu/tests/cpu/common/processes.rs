@@ -111,7 +111,7 @@ pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]
         .env("LIBNCCL_TEST_ID", hex(&id.internal))
         .env("LIBNCCL_TEST_RANKS", ranks.to_string())
         .env("LIBNCCL_TEST_OWN_RANKS", own.join(","))
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
 }
@@ -198,14 +198,26 @@ fn read_to_end(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Runs `task` in a process for each rank of a communicator, and waits until all have succeeded.
+/// Runs `task` in processes with these ranks and variables, and returns the output of each.
 #[track_caller]
-pub(crate) fn run(task: &str, ranks: usize) {
-    let id = unique_id();
+pub(crate) fn run<P: AsRef<[usize]>>(
+    task: &str,
+    processes: impl IntoIterator<Item = P>,
+    variables: &[(&str, &str)],
+) -> Vec<String> {
+    let (id, processes) = (unique_id(), processes.into_iter().collect::<Vec<_>>());
+    let ranks = processes.iter().map(|own| own.as_ref().len()).sum();
     let mut children = vec![];
     // Not in a closure, which would be the caller.
-    for rank in 0..ranks {
-        children.push(spawn(task, &id, ranks, rank));
+    for own in processes {
+        children
+            .push(command(task, &id, ranks, own.as_ref()).envs(variables.iter().copied()).spawn().unwrap());
     }
-    children.into_iter().map(finish).for_each(drop);
+    finish_all(children)
+}
+
+/// Waits until all processes have succeeded, and returns the contents of their pipes.
+pub(crate) fn finish_all(children: impl IntoIterator<Item = Child>) -> Vec<String> {
+    let finishing: Vec<_> = children.into_iter().map(|child| thread::spawn(|| finish(child))).collect();
+    finishing.into_iter().map(|child| child.join().unwrap()).collect()
 }

@@ -20,34 +20,6 @@ pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
     }
 }
 
-/// Gathers the numbers of all ranks, in rank order.
-pub(crate) fn all_gather(comm: ncclComm_t, number: i32) -> Vec<i32> {
-    let mut place = vec![number; count(comm)];
-    let (mine, all) = ((&raw const number).cast(), place.as_mut_ptr().cast());
-    assert_eq!(nccl!(ncclAllGather(mine, all, 1, I32, comm, STREAM)), OK, "{}", last_error());
-    place
-}
-
-pub(crate) fn count(comm: ncclComm_t) -> usize {
-    let mut count = 0;
-    assert_eq!(nccl!(ncclCommCount(comm, &mut count)), OK, "{}", last_error());
-    count as usize
-}
-
-pub(crate) fn rank(comm: ncclComm_t) -> i32 {
-    let mut rank = -1;
-    assert_eq!(nccl!(ncclCommUserRank(comm, &mut rank)), OK, "{}", last_error());
-    rank
-}
-
-pub(crate) fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
-    let mut child = ptr::dangling_mut();
-    match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
-        OK => Ok(Comm(child)),
-        code => Err(code),
-    }
-}
-
 pub(crate) fn shrink(comm: ncclComm_t, exclude: &[i32], flags: i32) -> Result<Comm, ncclResult_t> {
     let (mut list, mut child) = (exclude.to_vec(), ptr::null_mut());
     let number = list.len() as i32;
@@ -79,10 +51,12 @@ pub(crate) fn init_nonblocking_pair() -> [Comm; 2] {
 }
 
 /// Asserts that a communicator's operations work, and that its ranks are `members` in this order.
-pub(crate) fn assert_members(comm: Comm, me: i32, members: &[i32]) {
-    assert_eq!(all_gather(comm.0, me), members);
-    assert_eq!(members[rank(comm.0) as usize], me);
-    assert_eq!(sum(comm.0, me), Ok(members.iter().sum()));
+pub(crate) fn assert_members(Comm(comm): Comm, me: i32, members: &[i32]) {
+    let mut gathered = vec![me; members.len()];
+    let (mine, all) = ((&raw const me).cast(), gathered.as_mut_ptr().cast());
+    assert_eq!(nccl!(ncclAllGather(mine, all, 1, I32, comm, STREAM)), OK, "{}", last_error());
+    assert_eq!(gathered, members);
+    assert_eq!(sum(comm, me), Ok(members.iter().sum()));
 }
 
 /// Creates the communicator of a rank process, and uses it once.

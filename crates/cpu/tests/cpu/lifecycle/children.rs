@@ -1,24 +1,22 @@
 //! Communicators created from others, and revocation: failures of ranks, and checks of the CPU backend.
 
 use std::ptr;
-use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libnccl::sys::ncclUniqueId;
 
-use super::calls::{assert_members, grow, shrink, split, sum};
+use super::calls::{assert_members, grow, shrink, sum};
 use crate::common::processes::{RankProcess, finish, kill, spawn};
-use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init, init_rank,
-    last_error, on_threads, unique_id, wait_for_peers,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, async_error, in_group, init,
+    init_rank, last_error, on_threads, split, unique_id, wait_for_peers,
 };
 
 /// A rank leaves a communicator if another communicator of the same group could not be created.
 #[test]
 fn rank_of_failed_group_leaves_the_child_it_joined() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let comms = init(Mode::Threads, 2);
     on_threads(2, |rank| {
         let Comm(comm) = { &comms }[rank];
@@ -30,37 +28,19 @@ fn rank_of_failed_group_leaves_the_child_it_joined() {
             return child.destroy();
         }
         let mut children = [ptr::dangling_mut(); 2];
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        for child in &mut children {
-            assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, child, ptr::null_mut())), OK);
-        }
-        assert_eq!((nccl!(ncclGroupEnd()), children), (REMOTE, [ptr::null_mut(); 2]));
+        let code = in_group(|| {
+            for child in &mut children {
+                assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, child, ptr::null_mut())), OK);
+            }
+        });
+        assert_eq!((code, children), (REMOTE, [ptr::null_mut(); 2]));
     });
     comms[0].destroy();
 }
 
 #[test]
-fn shrink_with_rank_of_failed_group_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let (bad, good) = (init(Mode::Threads, 2), init(Mode::Threads, 3));
-    assert_eq!(nccl!(ncclCommAbort(bad[1].0)), OK);
-    let (mut children, mut list) = ([ptr::dangling_mut(); 2], [2]);
-    let [one, two] = &mut children;
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(nccl!(ncclCommSplit(bad[0].0, 0, 0, one, ptr::null_mut())), OK);
-    assert_eq!(nccl!(ncclCommShrink(good[0].0, list.as_mut_ptr(), 1, two, ptr::null_mut(), 0)), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), REMOTE);
-    assert_eq!(children, [ptr::null_mut(); 2]);
-    assert_eq!(shrink(good[1].0, &[2], 0), Err(REMOTE));
-    assert_last_error("rank 0 has left: its communicator is gone");
-    assert_eq!(sum(good[0].0, 1), Err(REMOTE));
-    bad[0].destroy();
-    good.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
 fn shrink_abort_after_killed_rank_creates_usable_comm() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let id = unique_id();
     let mut child = spawn("hang", &id, 4, 2);
     let comms = on_threads(4, |rank| (rank != 2).then(|| init_rank(id, 4, rank).unwrap()));
@@ -83,40 +63,14 @@ fn shrink_abort_after_killed_rank_creates_usable_comm() {
         // The new communicator can be split.
         let fewest = split(fewer.0, i32::from(rank == 3), 0).unwrap();
         assert_members(fewest, rank as i32, if rank == 3 { &[3] } else { &[0, 1] });
-        fewer.destroy();
-        fewest.destroy();
+        [fewer, fewest].into_iter().for_each(Comm::destroy);
     });
 }
 
-/// Another thread used the communicator of that rank last, and caches it.
 #[test]
-fn shrink_does_not_wait_for_an_aborted_survivor() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 3);
-    let (looked, has_looked) = mpsc::channel();
-    let (end, is_over) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        let comm = comms[1];
-        scope.spawn(move || {
-            looked.send(async_error({ comm }.0)).unwrap();
-            let _ = is_over.recv();
-        });
-        assert_eq!(has_looked.recv(), Ok(OK));
-        assert_eq!(nccl!(ncclCommAbort({ comms[1] }.0)), OK);
-        assert_eq!(shrink({ comms[0] }.0, &[2], 1), Err(REMOTE));
-        assert_last_error("rank 1 aborted the communicator");
-        drop(end);
-    });
-    for Comm(comm) in [comms[0], comms[2]] {
-        assert_eq!(nccl!(ncclCommAbort(comm)), OK);
-    }
-}
-
-#[test]
-fn shrink_with_invalid_arguments_fails() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+fn shrink_with_invalid_arguments_names_the_mistake() {
+    let _alone = alone();
     let comms = init(Mode::Group, 4);
-    let Comm(comm) = comms[1];
     for (exclude, text) in [
         (&[4, 0][..], "invalid list of excluded ranks: rank 4 is not in 0..4"),
         (&[-1, 0], "rank -1 is not in 0..4"),
@@ -125,38 +79,27 @@ fn shrink_with_invalid_arguments_fails() {
         (&[], "invalid number of excluded ranks 0: it has to be in 1..4"),
         (&[0, 1, 2, 3], "invalid number of excluded ranks 4"),
     ] {
-        assert_eq!(shrink(comm, exclude, 0), Err(ARGUMENT), "{exclude:?}");
+        assert_eq!(shrink(comms[1].0, exclude, 0), Err(ARGUMENT), "{exclude:?}");
         assert_last_error(text);
     }
-    assert_eq!(shrink(ptr::null_mut(), &[0], 0), Err(ARGUMENT));
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// Ranks wait in an operation for one that does not call it; `NCCL_SHRINK_ABORT` ends the wait.
+/// Ranks 0 and 1 shrink with `NCCL_SHRINK_ABORT`, after rank 1 has aborted or without it; rank 2 is excluded.
 #[test]
-fn shrink_abort_ends_blocked_operations() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+fn shrink_abort_fails_excluded_ranks_and_does_not_wait_for_an_aborted_survivor() {
+    let _alone = alone();
     let comms = init(Mode::Threads, 3);
-    thread::scope(|scope| {
-        let blocked = [0, 1].map(|rank| {
-            let comm = comms[rank];
-            scope.spawn(move || sum({ comm }.0, 1))
-        });
-        thread::sleep(Duration::from_millis(50));
-        let start = Instant::now();
-        let fewer = on_threads(2, |rank| shrink({ comms[rank] }.0, &[2], 1).unwrap());
-        for blocked in blocked {
-            assert_eq!(blocked.join().unwrap(), Err(REMOTE));
-        }
-        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-        on_threads(2, |rank| assert_members(fewer[rank], rank as i32, &[0, 1]));
-        fewer.into_iter().for_each(Comm::destroy);
-    });
-    // The operation that the others had entered may still complete; after it the excluded rank gets the error.
-    assert!(matches!(sum({ comms[2] }.0, 1), Ok(3) | Err(REMOTE)));
-    assert_eq!(sum({ comms[2] }.0, 1), Err(REMOTE));
+    let fewer = on_threads(2, |rank| shrink({ comms[rank] }.0, &[2], 1).unwrap());
+    assert_eq!(sum(comms[2].0, 1), Err(REMOTE));
     assert_last_error("shrank the communicator with NCCL_SHRINK_ABORT");
-    comms.into_iter().for_each(Comm::destroy);
+    fewer.into_iter().chain(comms).for_each(Comm::destroy);
+
+    let comms = init(Mode::Threads, 3);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(shrink(comms[0].0, &[2], 1), Err(REMOTE));
+    assert_last_error("rank 1 aborted the communicator");
+    [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
 /// Joins a communicator that grows, as a new rank.
@@ -170,43 +113,33 @@ pub(crate) fn join_as_new_rank(process: &RankProcess) {
 /// A new rank that dies makes the grow fail, but leaves the parent usable.
 #[test]
 fn grow_after_killed_new_rank_can_be_retried() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let comms = init(Mode::Threads, 2);
     let mut token = ncclUniqueId::default();
     assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
-    for retry in [false, true] {
-        let new_ranks = if retry { 1 } else { 2 };
-        let mut child = thread::scope(|scope| {
+    for ranks in [4, 3] {
+        thread::scope(|scope| {
             let grown = [0, 1].map(|rank| {
-                let comm = comms[rank];
-                let token = (rank == 0).then_some(token);
-                scope.spawn(move || grow({ comm }.0, 2 + new_ranks, token.as_ref(), -1))
+                let (comm, id) = (comms[rank], (rank == 0).then_some(token));
+                scope.spawn(move || {
+                    let grown = grow({ comm }.0, ranks, id.as_ref(), -1)?;
+                    assert_members(grown, rank as i32, &[0, 1, 2]);
+                    grown.destroy();
+                    Ok(())
+                })
             });
             // The root is here, and the other rank has connected.
             wait_for_peers(&token, 1);
-            let mut child = spawn("grow", &token, 2 + new_ranks, 2);
-            if !retry {
+            let mut new = spawn("grow", &token, ranks, 2);
+            if ranks == 4 {
                 wait_for_peers(&token, 2);
-                child.kill().unwrap();
+                kill(&mut new);
+            } else {
+                finish(new);
             }
-            for (rank, grown) in grown.into_iter().enumerate() {
-                let grown = grown.join().unwrap();
-                if retry {
-                    scope.spawn(move || {
-                        assert_members(grown.unwrap(), rank as i32, &[0, 1, 2]);
-                        grown.unwrap().destroy();
-                    });
-                } else {
-                    assert_eq!(grown, Err(REMOTE));
-                }
-            }
-            child
+            let expected = if ranks == 4 { Err(REMOTE) } else { Ok(()) };
+            grown.into_iter().for_each(|grown| assert_eq!(grown.join().unwrap(), expected));
         });
-        if retry {
-            finish(child);
-        } else {
-            child.wait().unwrap();
-        }
         on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(2)));
     }
     comms.into_iter().for_each(Comm::destroy);
@@ -215,7 +148,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
 /// The waiting ranks get an error with the reason, which a revocation on the same rank clears.
 #[test]
 fn revocation_fails_waiting_ranks() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let comms = init(Mode::Threads, 3);
     thread::scope(|scope| {
         for comm in &comms[1..] {

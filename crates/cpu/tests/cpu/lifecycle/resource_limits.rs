@@ -10,12 +10,12 @@ use libnccl::sys::ncclUniqueId;
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::calls::{SYSTEM, grow, join, shrink, split, sum};
-use crate::common::processes::{RankProcess, command, finish, kill, spawn};
-use crate::common::watchdog::Watchdog;
+use super::calls::{SYSTEM, grow, join, shrink, sum};
+use crate::common::processes::{self, RankProcess, finish, kill, spawn};
 use crate::common::{
-    Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, alone, assert_last_error, async_error, init_nonblocking,
-    init_rank, last_error, nonblocking, on_threads, unique_id, wait_async, wait_for_peers,
+    Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, alone, assert_last_error, async_error, in_group,
+    init_nonblocking, init_rank, init_with, last_error, on_threads, split, unique_id, wait_async,
+    wait_for_peers,
 };
 
 /// Fails to initialize because there are no file descriptors left.
@@ -59,8 +59,7 @@ pub(crate) fn make_calls_without_threads(process: &RankProcess) {
     assert_eq!(wait_async(comm.0), OK);
     let mut child = ptr::null_mut();
     assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, ptr::null_mut())), OK);
-    assert_eq!(wait_async(comm.0), OK);
-    assert_eq!(wait_async(child), OK);
+    assert_eq!([wait_async(comm.0), wait_async(child)], [OK; 2]);
     if !exhaust_threads() {
         return println!("skipped: threads cannot be kept from starting here");
     }
@@ -87,9 +86,8 @@ fn exhaust_threads() -> bool {
 
 /// The parent has had a thread since it was created; the child has had no call.
 fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
-    let mut comm = ptr::dangling_mut();
-    let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, unique_id(), 0, &mut nonblocking()));
-    assert_eq!((code, comm), (SYSTEM, ptr::null_mut()), "no communicator to query");
+    let failed = init_with(unique_id(), 2, 0, |config| config.blocking = 0);
+    assert_eq!(failed, (SYSTEM, Comm(ptr::null_mut())), "no communicator to query");
     assert_last_error("a thread for nonblocking calls cannot be started");
 
     assert_eq!(sum(child.0, 1), Err(SYSTEM));
@@ -100,11 +98,12 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
     assert_eq!(wait_async(parent.0), OK);
 
     let (mut comms, id) = ([ptr::dangling_mut(); 2], unique_id());
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    for (rank, comm) in comms.iter_mut().enumerate() {
-        assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
-    }
-    assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
+    let code = in_group(|| {
+        for (rank, comm) in comms.iter_mut().enumerate() {
+            assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
+        }
+    });
+    assert_eq!((code, comms), (SYSTEM, [ptr::null_mut(); 2]));
     // Not before: their memory and the stack of the parent's thread would be free for another.
     child.destroy();
     parent.destroy();
@@ -113,7 +112,7 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
 /// A rank that is alive but cannot join the rendezvous fails the others' calls instead of blocking them.
 #[test]
 fn derived_comm_with_rank_out_of_descriptors_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     for task in ["split", "shrink", "grow"] {
         let id = unique_id();
         let mut child = spawn(&format!("derive_out_of_descriptors {task}"), &id, 3, 2);
@@ -140,7 +139,7 @@ fn derived_comm_with_rank_out_of_descriptors_returns_remote_error() {
 
 #[test]
 fn init_out_of_descriptors_returns_system_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let id = unique_id();
     let root = init_nonblocking(id, 2, 0);
     wait_for_peers(&id, 0);
@@ -155,13 +154,10 @@ fn init_out_of_descriptors_returns_system_error() {
 /// The program `init2` under a limit of file sizes: SIGXFSZ ended it.
 #[test]
 fn init_beyond_the_file_size_limit_returns_system_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    finish(spawn("init_beyond_file_size_limit", &unique_id(), 1, 0));
+    processes::run("init_beyond_file_size_limit", [[0]], &[]);
 }
 
 #[test]
 fn nonblocking_calls_without_threads_return_system_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let output = command("without_threads", &unique_id(), 1, &[0]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    processes::run("without_threads", [[0]], &[]);
 }

@@ -8,18 +8,32 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
-use super::calls::{init_nonblocking_pair, split, sum};
-use crate::common::watchdog::Watchdog;
+use super::calls::{grow, init_nonblocking_pair, shrink, sum};
 use crate::common::{
-    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, all_reduce, alone,
-    assert_last_error, async_error, init, init_nonblocking, init_rank, nonblocking, on_threads, unique_id,
+    ARGUMENT, Comm, Mode, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error,
+    async_error, broadcast, in_group, init, init_nonblocking, init_rank, nonblocking, split, unique_id,
     wait_async, wait_for_peers,
 };
+
+/// Tears a communicator down without waiting for any rank.
+fn soon(end: impl Fn(ncclComm_t) -> ncclResult_t, comm: Comm) {
+    let start = Instant::now();
+    assert_eq!(end(comm.0), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+fn abort(comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclCommAbort(comm))
+}
+
+fn destroy(comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclCommDestroy(comm))
+}
 
 /// The thread caches the communicator that it used last, and the process may exit before the cache is dropped.
 #[test]
 fn destroyed_communicator_leaves_although_a_thread_caches_it() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let comms = init(Mode::Group, 2);
     assert_eq!(async_error(comms[1].0), OK);
     thread::scope(|scope| {
@@ -34,27 +48,18 @@ fn destroyed_communicator_leaves_although_a_thread_caches_it() {
 /// Neither `ncclCommAbort` nor `ncclCommDestroy` waits for ranks that have yet to join a communicator.
 #[test]
 fn teardown_cancels_creation() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let soon = |end: &dyn Fn(ncclComm_t) -> ncclResult_t, comm: Comm| {
-        let start = Instant::now();
-        assert_eq!(end(comm.0), OK);
-        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-        assert_eq!(end(comm.0), ARGUMENT, "it is no communicator any more");
-    };
-    let abort = |comm| nccl!(ncclCommAbort(comm));
-    let destroy = |comm| nccl!(ncclCommDestroy(comm));
-    let ends: [&dyn Fn(ncclComm_t) -> ncclResult_t; 2] = [&abort, &destroy];
-    let none = ptr::null_mut();
-    for end in ends {
+    let _alone = alone();
+    for end in [abort, destroy] {
         // The other ranks never join: once for a peer of the rendezvous, once for its root.
         let id = unique_id();
         let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
         wait_for_peers(&id, 1);
         assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "the initialization is in progress");
         soon(end, comms[1]);
+        assert_eq!(end(comms[1].0), ARGUMENT, "it is no communicator any more");
         assert_eq!(wait_async(comms[0].0), REMOTE, "its peer was destroyed");
         assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
-        assert_last_error("before all ranks had joined");
+        assert_last_error("rank 1 was cancelled or aborted before all ranks had joined");
         soon(end, comms[0]);
         soon(end, init_nonblocking(unique_id(), 2, 0));
 
@@ -63,26 +68,26 @@ fn teardown_cancels_creation() {
             let id = unique_id();
             let comms = [0, 1, 2].map(|rank| init_nonblocking(id, 3, rank));
             comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-            let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
+            let (Comm(comm), mut token) = (comms[0], ncclUniqueId::default());
             if turn == 1 {
                 assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
             }
-            let code = match turn {
-                0 | 1 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
-                2 => nccl!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, none, 0)),
+            let child = match turn {
+                0 | 1 => split(comm, 0, 0),
+                2 => shrink(comm, &[2], 0),
                 _ => {
                     assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut token)), OK);
-                    nccl!(ncclCommGrow(comm, 4, &token, -1, &mut child, none))
+                    grow(comm, 4, Some(&token), -1)
                 }
             };
-            assert_eq!((code, async_error(comm)), (OK, PROGRESS));
+            let Comm(child) = child.unwrap();
+            assert_eq!(async_error(comm), PROGRESS);
             thread::sleep(Duration::from_millis(30));
             soon(end, comms[0]);
             // As in NCCL, the handle of a growing communicator is valid immediately.
             assert_eq!(child.is_null(), turn < 3);
             if turn == 3 {
-                assert_eq!(wait_async(child), REMOTE);
-                assert_eq!(nccl!(ncclCommAbort(child)), OK);
+                assert_eq!([wait_async(child), abort(child)], [REMOTE, OK]);
             }
             comms[1..].iter().for_each(|comm| soon(end, *comm));
         }
@@ -92,72 +97,58 @@ fn teardown_cancels_creation() {
 /// The inits of a group succeed or fail together.
 #[test]
 fn abort_of_one_comm_ends_group_of_inits() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let mut comms = [ptr::null_mut(); 2];
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    for comm in &mut comms {
-        let code = nccl!(ncclCommInitRankConfig(comm, 2, unique_id(), 0, &mut nonblocking()));
-        assert!(matches!(code, OK | PROGRESS));
-    }
-    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    let code = in_group(|| {
+        for comm in &mut comms {
+            let code = nccl!(ncclCommInitRankConfig(comm, 2, unique_id(), 0, &mut nonblocking()));
+            assert!(matches!(code, OK | PROGRESS));
+        }
+    });
+    assert_eq!(code, PROGRESS);
     thread::sleep(Duration::from_millis(30));
-    let start = Instant::now();
-    assert_eq!(nccl!(ncclCommAbort(comms[0])), OK);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!(wait_async(comms[1]), REMOTE);
-    assert_eq!(nccl!(ncclCommAbort(comms[1])), OK);
+    soon(abort, Comm(comms[0]));
+    assert_eq!([wait_async(comms[1]), abort(comms[1])], [REMOTE, OK]);
 }
 
 /// A thread that aborts the communicators of a group one after another must not block itself.
 #[test]
 fn abort_of_one_comm_keeps_group_operations_on_other_comms() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let (one, two) = (init_nonblocking_pair(), init_nonblocking_pair());
-    let mut places = [[1f32]; 2];
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
-        let place = place.as_mut_ptr().cast();
-        assert_eq!(nccl!(ncclAllReduce(place, place, 1, F32, SUM, comm.0, STREAM)), OK);
-    }
-    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    let mut places = [[1]; 2];
+    let code = in_group(|| {
+        for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
+            assert_eq!(all_reduce(place, comm.0), OK);
+        }
+    });
+    assert_eq!(code, PROGRESS);
     thread::sleep(Duration::from_millis(30));
-    let start = Instant::now();
-    assert_eq!(nccl!(ncclCommAbort(one[0].0)), OK);
+    soon(abort, one[0]);
     assert_eq!(async_error(two[0].0), PROGRESS);
-    assert_eq!(nccl!(ncclCommAbort(two[0].0)), OK);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    soon(abort, two[0]);
     assert_eq!((async_error(one[1].0), async_error(two[1].0)), (REMOTE, REMOTE));
-    one[1].destroy();
-    two[1].destroy();
+    [one[1], two[1]].into_iter().for_each(Comm::destroy);
 }
 
 /// A C++ program may keep its communicator in a `thread_local` variable.
 #[test]
 fn thread_local_destructor_can_use_and_destroy_comm() {
     /// A value that is dropped after the thread's other thread-locals, the library's included.
-    struct Last(Option<Comm>, mpsc::Sender<Vec<Result<i32, ncclResult_t>>>);
+    struct Last(Option<Comm>, mpsc::Sender<(Vec<Result<i32, ncclResult_t>>, Vec<ncclResult_t>)>);
     impl Drop for Last {
         fn drop(&mut self) {
-            let Some(comm) = self.0.take() else { return };
-            let code = |code| if code == OK { Ok(0) } else { Err(code) };
-            let alone = sum(comm.0, 5);
-            // Alive until the end of the group, in which it is used.
-            let (mut send, mut recv) = ([6], [0]);
-            let (from, to) = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
-            let codes = [
-                code(nccl!(ncclGroupStart())),
-                code(nccl!(ncclAllReduce(from, to, 1, I32, SUM, comm.0, STREAM))),
-                code(nccl!(ncclGroupEnd())).map(|_| recv[0]),
-                split(comm.0, 0, 0).map(|child| child.destroy()).map(|()| 1),
-                code(nccl!(ncclCommFinalize(comm.0))),
-                code(nccl!(ncclCommDestroy(comm.0))),
-            ];
-            let _ = self.1.send([alone].into_iter().chain(codes).collect());
+            let Some(Comm(comm)) = self.0.take() else { return };
+            let mut place = [6];
+            let sums = vec![sum(comm, 5), split(comm, 0, 0).map(|child| child.destroy()).map(|()| 1)];
+            let group = in_group(|| assert_eq!(all_reduce(&mut place, comm), OK));
+            let codes = vec![group, nccl!(ncclCommFinalize(comm)), destroy(comm)];
+            let _ = self.1.send((sums, codes));
         }
     }
     thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
 
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         LAST.set(Some(Last(None, sender)));
@@ -165,15 +156,14 @@ fn thread_local_destructor_can_use_and_destroy_comm() {
         assert_eq!(sum(comm.0, 4), Ok(4));
         LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = Some(comm));
     });
-    assert_eq!(receiver.recv().unwrap(), [Ok(5), Ok(0), Ok(0), Ok(6), Ok(1), Ok(0), Ok(0)]);
+    assert_eq!(receiver.recv().unwrap(), (vec![Ok(5), Ok(1)], vec![OK; 3]));
 }
 
 /// Opens a group and adds a sum of each communicator.
 fn sum_in_an_open_group(comms: &[Comm], buffer: &mut [i32]) {
     assert_eq!(nccl!(ncclGroupStart()), OK);
-    for (comm, element) in comms.iter().zip(buffer) {
-        let place = ptr::from_mut(element).cast();
-        assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), OK);
+    for (comm, element) in comms.iter().zip(buffer.chunks_mut(1)) {
+        assert_eq!(all_reduce(element, comm.0), OK);
     }
 }
 
@@ -181,7 +171,7 @@ fn sum_in_an_open_group(comms: &[Comm], buffer: &mut [i32]) {
 fn teardown_in_open_group_with_calls_is_invalid_usage() {
     const UNENDED: &str = "rank 0 called ncclAllReduce(count 1, ncclInt32, ncclSum) in a group that has not ended, so it has \
                            not run: ncclGroupEnd is missing before ";
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let mut buffer = [1, 2];
 
     // The communicators can be used after a refused ncclCommFinalize.
@@ -228,7 +218,7 @@ fn teardown_in_open_group_with_calls_is_invalid_usage() {
 
 #[test]
 fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     let comms = init(Mode::Group, 2);
     let mut buffer = [1];
     thread::scope(|scope| {
@@ -254,24 +244,14 @@ fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
 fn small_broadcast_root_returns_before_others_begin() {
     let _alone = alone();
     for calls in [1, 7] {
-        let (has_left, left) = std::sync::mpsc::channel();
-        let left = std::sync::Mutex::new(left);
-        let comms: Vec<Comm> = init(Mode::Threads, 2);
-        on_threads(2, |rank| {
-            if rank == 1 {
-                left.lock().unwrap().recv().unwrap();
-            }
+        let comms = init(Mode::Group, 2);
+        for comm in &comms {
             for call in 0..calls {
-                let mut buffer = [(call * (1 - rank)) as f32; 4];
-                let place = buffer.as_mut_ptr().cast();
-                assert_eq!(nccl!(ncclBroadcast(place, place, 4, F32, 0, comms[rank].0, ptr::null_mut())), OK);
-                assert_eq!(buffer, [call as f32; 4]);
+                let mut buffer = [if *comm == comms[0] { call } else { -1 }; 4];
+                assert_eq!((broadcast(&mut buffer, 0, comm.0), buffer), (OK, [call; 4]));
             }
-            assert_eq!(nccl!(ncclCommDestroy(comms[rank].0)), OK);
-            if rank == 0 {
-                has_left.send(()).unwrap();
-            }
-        });
+            comm.destroy();
+        }
     }
 }
 
@@ -280,26 +260,21 @@ fn small_broadcast_root_returns_before_others_begin() {
 fn successful_sum_is_complete_despite_an_aborted_rank() {
     let _alone = alone();
     for round in 0..100 {
-        let comms: Vec<Comm> = init(Mode::Threads, 3);
-        let aborted = &comms[0];
-        std::thread::scope(|scope| {
-            for Comm(comm) in &comms {
-                let comm = comm.expose_provenance();
+        let comms = init(Mode::Threads, 3);
+        thread::scope(|scope| {
+            for comm in &comms {
                 scope.spawn(move || {
-                    let comm: ncclComm_t = ptr::with_exposed_provenance_mut(comm);
-                    let mut buffer = vec![1f32; 70_000];
-                    while all_reduce(&mut buffer, comm) == OK {
-                        let wrong = buffer.iter().position(|sum| *sum != 3.0);
+                    let mut buffer = vec![1; 70_000];
+                    while all_reduce(&mut buffer, { *comm }.0) == OK {
+                        let wrong = buffer.iter().position(|sum| *sum != 3);
                         assert_eq!(wrong, None, "round {round}");
-                        buffer.fill(1.0);
+                        buffer.fill(1);
                     }
                 });
             }
-            std::thread::sleep(std::time::Duration::from_micros(round * 20));
-            assert_eq!(nccl!(ncclCommAbort(aborted.0)), OK);
+            thread::sleep(Duration::from_micros(round * 20));
+            assert_eq!(abort(comms[0].0), OK);
         });
-        for Comm(comm) in comms.into_iter().skip(1) {
-            nccl!(ncclCommAbort(comm));
-        }
+        comms[1..].iter().for_each(|comm| assert_eq!(abort(comm.0), OK));
     }
 }
