@@ -11,14 +11,14 @@ use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
 use std::mem::ManuallyDrop;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, in_group, init_with, receive,
-    rendezvous_name, split, unique_id, wait_async, wait_for_peers,
+    Arguments, COLLECTIVES, Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy,
+    in_group, init_with, receive, rendezvous_name, split, unique_id, wait_async, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
@@ -32,24 +32,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SMALL: usize = 100;
 const LARGE: usize = 1_100_000;
 
-/// A call of a rank; the argument is the root, if the call has one.
-type Step = fn(&Rank, i32) -> ncclResult_t;
-
-/// The operations that a rank can repeat.
-const OPERATIONS: [(&str, Step); 12] = [
-    ("all_reduce_small", |r, _| nccl!(ncclAllReduce(r.send, r.receive, SMALL, F32, SUM, r.comm, STREAM))),
-    ("all_reduce_large", |r, _| nccl!(ncclAllReduce(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
-    ("broadcast", |r, root| nccl!(ncclBroadcast(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("reduce", |r, root| nccl!(ncclReduce(r.send, r.receive, LARGE, F32, SUM, root, r.comm, STREAM))),
-    ("all_gather", |r, _| nccl!(ncclAllGather(r.send, r.receive, LARGE, F32, r.comm, STREAM))),
-    ("reduce_scatter", |r, _| nccl!(ncclReduceScatter(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
-    ("all_to_all", |r, _| nccl!(ncclAlltoAll(r.send, r.receive, LARGE, F32, r.comm, STREAM))),
-    ("gather", |r, root| nccl!(ncclGather(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("scatter", |r, root| nccl!(ncclScatter(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("ring", |r, _| r.ring()),
-    ("signals", |r, _| r.signals()),
-    ("split", |r, _| r.split()),
-];
+/// The operations that a rank can repeat, apart from the collectives on large buffers.
+const OTHERS: [&str; 4] = ["small", "ring", "signals", "split"];
 
 /// The rank of this process.
 struct Rank {
@@ -61,6 +45,21 @@ struct Rank {
 }
 
 impl Rank {
+    /// Makes the calls of an operation.
+    fn operate(&self, name: &str, root: i32) -> ncclResult_t {
+        let sum = |count| Arguments { count, data_type: F32, op: SUM, root };
+        match name {
+            "small" => COLLECTIVES[0].1(sum(SMALL), self.send, self.receive, self.comm),
+            "ring" => self.ring(),
+            "signals" => self.signals(),
+            "split" => self.split(),
+            _ => {
+                let collective = COLLECTIVES.iter().find(|collective| collective.0 == name).expect(name);
+                collective.1(sum(LARGE), self.send, self.receive, self.comm)
+            }
+        }
+    }
+
     /// Returns the ranks after and before this one.
     fn neighbors(&self) -> [i32; 2] {
         [1, self.ranks - 1].map(|distance| (self.rank + distance) % self.ranks)
@@ -133,7 +132,6 @@ fn repeat_operation(process: &RankProcess) {
     });
 
     let (operation, from_nccl) = (&process.arguments[0], process.arguments[1] == "nccl");
-    report("joining");
     // Signals need a window, or this.
     let (code, Comm(comm)) =
         init_with(process.id, process.ranks, process.rank(), |config| config.rmaEagerInit = 1);
@@ -143,10 +141,11 @@ fn repeat_operation(process: &RankProcess) {
     let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
     let [send, receive] = [(); 2].map(|()| memory(LARGE * process.ranks, from_nccl));
     let me = Rank { comm, ranks, rank, send, receive };
-    let (_, step) = OPERATIONS.iter().find(|(name, _)| name == operation).expect("an operation");
     report("joined");
-    let error =
-        (0..).map(|turn| step(&me, turn % ranks)).find(|code| *code != OK).expect("it runs until an error");
+    let error = (0..)
+        .map(|turn| me.operate(operation, turn % ranks))
+        .find(|code| *code != OK)
+        .expect("it runs until an error");
     report(&format!("error {}", error.0));
     // Each rank must detect the failure itself, not the exit of another survivor.
     let is_abort = finish.recv().expect("a command") == "abort";
@@ -193,24 +192,19 @@ impl Process {
         Self { child, lines, seen: String::new() }
     }
 
-    /// Waits for a line that begins so, until a deadline, and returns the rest of it.
-    fn try_expect(&mut self, start: &str, deadline: Instant) -> Result<String, String> {
+    /// Waits for a line that begins so, and returns the rest of it.
+    #[track_caller]
+    fn expect(&mut self, start: &str, limit: Duration) -> String {
+        let deadline = Instant::now() + limit;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => match line.strip_prefix(start) {
-                    Some(rest) => return Ok(rest.trim().to_owned()),
+                    Some(rest) => return rest.trim().to_owned(),
                     None => self.seen += &(line + "\n"),
                 },
-                Err(RecvTimeoutError::Timeout) => return Err(format!("no {start:?} before the deadline")),
-                Err(RecvTimeoutError::Disconnected) => return Err(format!("it ended without {start:?}")),
+                Err(error) => panic!("no {start:?} within {limit:?}, {error}:\n{}", self.seen),
             }
         }
-    }
-
-    #[track_caller]
-    fn expect(&mut self, start: &str, limit: Duration) -> String {
-        let line = self.try_expect(start, Instant::now() + limit);
-        line.unwrap_or_else(|problem| panic!("{problem} of {limit:?}:\n{}", self.seen))
     }
 
     fn command(&mut self, command: &str) {
@@ -228,13 +222,12 @@ impl Process {
     }
 }
 
-/// Expects each process to report an error, of this code if given, and to destroy or abort its communicator.
-fn expect_errors(survivors: &mut [Process], code: Option<ncclResult_t>, limit: Duration) {
+/// Expects each process to report that another one has failed, within a limit for all of them.
+fn expect_errors(survivors: &mut [Process], limit: Duration) {
     let deadline = Instant::now() + limit;
     for survivor in survivors.iter_mut() {
-        let error = survivor.try_expect("error ", deadline);
-        let error = error.unwrap_or_else(|problem| panic!("{problem} of {limit:?}:\n{}", survivor.seen));
-        assert!(code.is_none_or(|code| error == code.0.to_string()), "error {error}");
+        let error = survivor.expect("error ", deadline.saturating_duration_since(Instant::now()));
+        assert_eq!(error, REMOTE.0.to_string());
     }
 }
 
@@ -263,66 +256,25 @@ fn fail_one_rank(operation: &str, seed: u64, limit: Duration) {
     all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
     thread::sleep(Duration::from_micros(random.below(150_000) as u64));
     all.swap_remove(random.below(ranks)).die(cause);
-    expect_errors(&mut all, Some(REMOTE), limit);
+    expect_errors(&mut all, limit);
     for survivor in &mut all {
         survivor.command(random.pick(&["abort", "destroy"]));
         survivor.expect("ended", LIMIT);
     }
 }
 
-/// Kills a rank during initialization: either while another one is missing, or as the last to join.
-fn fail_one_rank_at_init(seed: u64, limit: Duration) {
-    let mut random = Random(seed);
-    let (ranks, is_last, cause) =
-        (3 + random.below(2), random.coin(), random.pick(&["kill", "exit", "crash"]));
-    let delay = Duration::from_micros(random.below(if is_last { 3000 } else { 30_000 }) as u64);
-    println!(
-        "init, seed {seed}: one of {ranks} ranks dies by {cause} after {delay:?}, as the last one: {is_last}"
-    );
-    let (id, order) = (unique_id(), random.shuffled(ranks));
-    let start = |rank: &usize| Process::start("all_reduce_small", &id, ranks, *rank, "allocator");
-    let mut early: Vec<_> = order[1..].iter().map(start).collect();
-    wait_for_peers(&id, ranks - 2);
-    if !is_last {
-        thread::sleep(delay);
-        early.swap_remove(random.below(ranks - 1)).die(cause);
-        return expect_errors(&mut early, None, limit);
+/// Runs a number of failures, each with the next operation.
+fn fail(number: usize, first: u64, limit: Duration) {
+    let operations: Vec<&str> = COLLECTIVES.iter().map(|collective| collective.0).chain(OTHERS).collect();
+    for seed in (first..).take(number) {
+        fail_one_rank(operations[seed as usize % operations.len()], seed, limit);
     }
-    let mut last = start(&order[0]);
-    last.expect("joining", LIMIT);
-    thread::sleep(delay);
-    last.die(cause);
-    if early[0].try_expect("error ", Instant::now() + NOTICE).is_ok() {
-        return expect_errors(&mut early[1..], None, limit);
-    }
-    // It died before it connected, so another process can replace it.
-    let mut substitute = start(&order[0]);
-    substitute.expect("joined", LIMIT);
-    substitute.die("kill");
-    expect_errors(&mut early, Some(REMOTE), limit);
-}
-
-/// Runs a number of failures, each with the next operation, and expects no files to be left behind.
-fn fail(number: u64, first: u64, limit: Duration) {
-    let before = leftovers();
-    for seed in (first..).take(number as usize) {
-        match OPERATIONS.get(seed as usize % (OPERATIONS.len() + 1)) {
-            Some((operation, _)) => fail_one_rank(operation, seed, limit),
-            None => fail_one_rank_at_init(seed, limit),
-        }
-    }
-    let left: Vec<String> = leftovers().difference(&before).cloned().collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 #[test]
 fn failure_of_a_rank_ends_every_operation() {
-    fail(OPERATIONS.len() as u64 + 1, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(0), LOADED);
-}
-
-#[test]
-fn failure_during_init_ends_init() {
-    (1..7).for_each(|seed| fail_one_rank_at_init(seed, LOADED));
+    let all = COLLECTIVES.len() + OTHERS.len();
+    fail(all, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(0), LOADED);
 }
 
 /// `cargo test --release -p libnccl-cpu --test cpu rank_failure -- --ignored --nocapture`
@@ -333,28 +285,31 @@ fn two_hundred_rank_failures_are_noticed_within_a_second() {
     fail(200, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(fresh_seed), NOTICE);
 }
 
-/// A rank dies during initialization, while its forked child keeps the connections open.
+/// A rank dies during initialization, or another rank does while its forked child keeps the connections open.
 #[test]
-fn init_fails_when_forked_child_outlives_failed_rank() {
-    for victim in 0..2 {
+fn failure_during_init_ends_init() {
+    for (victim, forks) in [(0, false), (1, false), (0, true), (1, true)] {
         let id = unique_id();
-        let start = |rank| Process::start("all_reduce_small", &id, 3, rank, "allocator");
+        let start = |rank| Process::start("small", &id, 3, rank, "allocator");
         // The first process is the root.
         let mut early = vec![];
         for rank in 0..2 {
             early.push(start(rank));
             wait_for_peers(&id, rank);
         }
-        early[victim].command("fork");
-        let child = early[victim].expect("forked ", LIMIT).parse().expect("a number");
+        let child = forks.then(|| {
+            early[victim].command("fork");
+            early[victim].expect("forked ", LIMIT).parse().expect("a number")
+        });
         early.swap_remove(victim).die("kill");
-        expect_errors(&mut early, Some(REMOTE), LOADED);
-        if victim == 0 {
+        expect_errors(&mut early, LOADED);
+        if victim == 0 && forks {
             // The socket still exists, but no root accepts connections.
-            expect_errors(&mut [start(2)], Some(REMOTE), LOADED);
+            expect_errors(&mut [start(2)], LOADED);
         }
-        let child = rustix::process::Pid::from_raw(child).expect("a process");
-        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
+        if let Some(child) = child.and_then(rustix::process::Pid::from_raw) {
+            rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
+        }
     }
 }
 
@@ -364,7 +319,7 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
     let before = leftovers();
     for memory in ["allocator", "nccl"] {
         let id = unique_id();
-        let start = |rank| Process::start("all_reduce_large", &id, 4, rank, memory);
+        let start = |rank| Process::start("ncclAllReduce", &id, 4, rank, memory);
         let mut all: Vec<_> = (0..4).map(start).collect();
         all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
         drop(all);
