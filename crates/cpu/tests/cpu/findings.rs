@@ -11,8 +11,7 @@ use std::ptr;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Memory, OK, SUM, assert_sum, broadcast, init_with, on_threads, send, split,
-    unique_id,
+    ARGUMENT, Comm, F32, Memory, OK, SUM, assert_sum, init_with, on_threads, send, split, unique_id,
 };
 use libnccl::sys::{ncclResult_t, ncclScalarResidence_t};
 use serde_json::Value;
@@ -24,7 +23,6 @@ rank_tasks! {
     "leaks" => leaks,
     "leaks_of_child" => leaks_of_child,
     "fail" => fail,
-    "extra_call" => extra_call,
     "undocumented" => pass_undocumented_arguments,
     "free" => free,
     "shrink_flags" => shrink_with_different_flags,
@@ -291,30 +289,6 @@ fn finding_has_a_stack_trace_if_enabled() {
     let recorded = fs::read_to_string(path).unwrap();
     let first: Value = serde_json::from_str(recorded.lines().next().unwrap()).unwrap();
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
-}
-
-/// Rank 0 makes one more short broadcast, as its root.
-fn extra_call(process: &RankProcess) {
-    let comm = process.join();
-    assert_sum(comm.0, 2);
-    if process.rank() == 0 {
-        assert_eq!(broadcast(&mut [1_f32], 0, comm.0), OK);
-    }
-    let code = nccl!(ncclCommDestroy(comm.0));
-    eprintln!("destroyed: {}", if code == OK { "success" } else { "error" });
-}
-
-#[test]
-fn extra_call_is_a_finding_and_fails_destroy_if_failures_are_errors() {
-    for (failures, is_error) in [("", true), ("error", true), ("report", false), ("wait", false)] {
-        let printed = run("extra_call", &[("LIBNCCL_CPU_FAILURES", failures)]).concat();
-        assert!(
-            printed.contains(" last; comm ") && printed.contains("[missing-call]"),
-            "{failures}: {printed}"
-        );
-        // The rank that is destroyed last, or both if at the same time.
-        assert_eq!(printed.contains("destroyed: error"), is_error, "{failures}: {printed}");
-    }
 }
 
 /// Passes arguments that NCCL accepts but does not document.

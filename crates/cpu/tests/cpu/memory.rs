@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ptr;
 
-use crate::common::processes::{self, RankProcess, is_own_process};
-use crate::common::{Comm, Mode, OK, all_reduce, init, last_error, receive, send, together};
-use libnccl::sys::{ncclCommMemStat_t, ncclResult_t};
+use crate::common::processes::is_own_process;
+use crate::common::{Comm, Mode, OK, init, last_error, receive, send, together};
+use libnccl::sys::ncclResult_t;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn allocate(size: usize) -> *mut c_void {
@@ -67,32 +67,6 @@ fn allocation_beyond_the_process_limits_is_private() {
     limit(Resource::Nofile, 1);
     File::open("/proc/self/exe").expect_err("no file descriptor is left");
     use_memory(4096);
-}
-
-rank_tasks! { "stage" => stage }
-
-/// Sums private memory, which processes stage, and suspends.
-fn stage(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    let statistic = |stat| {
-        let mut value = u64::MAX;
-        assert_eq!(nccl!(ncclCommMemStats(comm, ncclCommMemStat_t(stat), &mut value)), OK);
-        value
-    };
-    let before = statistic(0);
-    assert_eq!(all_reduce(&mut vec![1f32; 300_000], comm), OK);
-    assert!(statistic(0) > before.max(500_000), "{before} {}", statistic(0));
-    assert_eq!(nccl!(ncclCommSuspend(comm, 1)), OK);
-    // Parts of pages are not released.
-    assert!(statistic(0) <= 2 * 4096, "{}", statistic(0));
-    assert_eq!(nccl!(ncclCommResume(comm)), OK);
-    assert_eq!(all_reduce(&mut vec![1f32; 300_000], comm), OK);
-    Comm(comm).destroy();
-}
-
-#[test]
-fn suspend_releases_staging_memory() {
-    processes::run("stage", [[0], [1]], &[]);
 }
 
 /// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.

@@ -434,3 +434,16 @@ fn mistake_at_init_in_a_group_or_in_arguments_prints_its_cause() {
         assert!(!printed.contains(waited), "{mistake}: a rank waited for one that never joins:\n{printed}");
     }
 }
+
+#[test]
+fn missing_call_fails_destroy_unless_failures_are_only_reported() {
+    for (failures, is_error) in [("", true), ("error", true), ("report", false), ("wait", false)] {
+        let printed = run("extra_short_broadcast", &[("LIBNCCL_CPU_FAILURES", failures)]).concat();
+        assert!(
+            printed.contains(" last; comm ") && printed.contains("[missing-call]"),
+            "{failures}: {printed}"
+        );
+        // The rank that is destroyed last, or both if at the same time.
+        assert_eq!(printed.contains("ncclResult_t("), is_error, "{failures}: {printed}");
+    }
+}
