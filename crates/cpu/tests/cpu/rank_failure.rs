@@ -1,12 +1,10 @@
-//! Rank processes that repeat one operation until one of them dies: the others get an error within a second, and no files are
-//! left behind.
+//! Rank processes that repeat one operation until one of them dies: the others get an error within a second.
 //!
 //! A rank process prints its progress on standard error, and takes commands on standard input. A failure prints its seed;
 //! `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu rank_failure` repeats it, as far as the timing of
 //! processes can be repeated.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
 use std::mem::ManuallyDrop;
@@ -18,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
     Arguments, COLLECTIVES, Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy,
-    in_group, init_with, receive, rendezvous_name, split, unique_id, wait_async, wait_for_peers,
+    in_group, init_with, receive, split, unique_id, wait_async, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
@@ -231,17 +229,6 @@ fn expect_errors(survivors: &mut [Process], limit: Duration) {
     }
 }
 
-/// Lists the files of this library that outlive their process.
-fn leftovers() -> BTreeSet<String> {
-    let names = |directory: &str| {
-        // A system may lack one of them.
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path().display().to_string()).collect::<Vec<_>>()
-    };
-    let all = ["/dev/shm", "/tmp"].into_iter().flat_map(names);
-    all.filter(|name| name.to_lowercase().contains("nccl")).collect()
-}
-
 /// Kills one of the ranks that repeat an operation.
 fn fail_one_rank(operation: &str, seed: u64, limit: Duration) {
     let mut random = Random(seed);
@@ -311,22 +298,6 @@ fn failure_during_init_ends_init() {
             rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
         }
     }
-}
-
-/// No survivor is left that could clean up.
-#[test]
-fn killing_all_ranks_leaves_no_files_or_sockets() {
-    let before = leftovers();
-    for memory in ["allocator", "nccl"] {
-        let id = unique_id();
-        let start = |rank| Process::start("ncclAllReduce", &id, 4, rank, memory);
-        let mut all: Vec<_> = (0..4).map(start).collect();
-        all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
-        drop(all);
-        let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel lists its sockets");
-        assert!(!sockets.contains(&rendezvous_name(&id)), "the rendezvous socket still exists");
-    }
-    assert!(leftovers().is_subset(&before), "{:?}", leftovers());
 }
 
 /// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 exits or tears down its communicator. A call of rank 0 that waits for it ends when

@@ -36,27 +36,3 @@ fn difference_names_functions_only_if_they_differ() {
         assert_eq!([one.describe_difference(other), other.describe_difference(one)], [text; 2]);
     }
 }
-
-#[test]
-fn header_of_every_kind_is_decoded_and_displayed() {
-    for (header, text) in [
-        (
-            collective("all_reduce", 7, 2, 0, 1 << 40),
-            "ncclAllReduce(count 1099511627776, ncclFloat32, ncclMax)",
-        ),
-        (
-            collective("scatter", 7, CallHeader::NO_REDUCTION, 1023, 1),
-            "ncclScatter(count 1, ncclFloat32, root 1023)",
-        ),
-        (
-            CallHeader::of_elements(PeerCall::Recv, 3, DataType::Float32, 9),
-            "ncclRecv(count 9, ncclFloat32, peer 3)",
-        ),
-        (CallHeader::of_bytes(PeerCall::PutSignal, 0, 40), "ncclPutSignal(40 bytes, peer 0)"),
-        (CallHeader::of_bytes(PeerCall::WaitSignal, 1023, 0), "ncclWaitSignal(peer 1023)"),
-        (CallHeader::Control { call: ControlCall::RegisterWindow, length: 48 }, "ncclCommWindowRegister"),
-        (CallHeader::Unknown { number: 0x1234_5678_90ab_cdef }, "function 1311768467294899695"),
-    ] {
-        assert_eq!((CallHeader::decode(header.encode()), header.to_string()), (header, text.into()));
-    }
-}

@@ -2,15 +2,14 @@
 
 use std::ptr;
 use std::thread;
-use std::time::Duration;
 
 use libnccl::sys::{ncclConfig_t, ncclResult_t};
 
 use super::calls::join;
-use crate::common::processes::{self, RankProcess, finish, resume, spawn, stop};
+use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
-    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, USAGE, all_reduce, alone, assert_last_error,
-    in_group, init, init_nonblocking, init_rank, init_with, last_error, on_threads, unique_id, wait_async,
+    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error,
+    in_group, init, init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async,
     wait_for_peers,
 };
 
@@ -22,13 +21,6 @@ pub(crate) fn log_lifecycle(process: &RankProcess) {
     assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, &mut child, &mut config)), OK);
     Comm(child).destroy();
     assert_eq!(nccl!(ncclCommAbort(comm)), OK);
-}
-
-/// Expects that the ranks cannot join, and prints why.
-pub(crate) fn fail_init(process: &RankProcess) {
-    let joined = init_rank(process.id, process.ranks, process.rank());
-    assert!(matches!(joined.map(drop), Err(USAGE | REMOTE)));
-    eprintln!("{}", last_error());
 }
 
 #[test]
@@ -57,13 +49,6 @@ fn null_handle_of_object_pending_in_open_group_is_explained() {
             "ncclAllReduce in this group failed: the communicator is NULL; this thread's group",
         );
     }
-    let code = in_group(|| {
-        assert_eq!(in_group(|| assert_eq!(makers[0](), OK)), OK, "the inner group ends");
-        assert_eq!(nccl!(ncclCommCount(none, &mut 0)), ARGUMENT);
-        assert_last_error(ABSENT);
-    });
-    assert_eq!(code, OK);
-    Comm(comm).destroy();
     let code = in_group(|| {
         assert_eq!(nccl!(ncclCommWindowRegister(parent, place, 4096, &mut window, 0)), OK);
         assert_eq!(nccl!(ncclPutSignal(place, 1, I32, 0, window, 0, 0, 0, 0, parent, STREAM)), ARGUMENT);
@@ -121,30 +106,6 @@ fn invalid_config_on_one_rank_fails_the_others() {
             }
         });
     }
-}
-
-/// The root finds two ranks waiting: the one that is missing, and one whose number is beyond the root's number of ranks.
-#[test]
-fn rank_beyond_the_roots_nranks_is_invalid_usage_on_all_ranks() {
-    const MISTAKE: &str = "the ranks passed different nranks: rank 2 passed 3, rank 0 passed 2";
-    let (_alone, id) = (alone(), unique_id());
-    let root = spawn("fail_init", &id, 2, 0);
-    wait_for_peers(&id, 0);
-    stop(&root);
-    let peers = [(2, 1), (3, 2)].map(|(ranks, rank)| {
-        let peer = init_nonblocking(id, ranks, rank);
-        // Time to say hello.
-        thread::sleep(Duration::from_millis(200));
-        peer
-    });
-    resume(&root);
-    for peer in peers {
-        assert_eq!(wait_async(peer.0), USAGE, "{}", last_error());
-        assert_last_error(MISTAKE);
-        peer.destroy();
-    }
-    let printed = finish(root);
-    assert!(printed.contains(MISTAKE), "{printed}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ mod teardown;
 
 rank_tasks! {
     "derive_out_of_descriptors" => resource_limits::derive_out_of_descriptors,
-    "fail_init" => init::fail_init,
     "grow" => children::join_as_new_rank,
     "hang" => calls::hang,
     "init_beyond_file_size_limit" => resource_limits::init_beyond_file_size_limit,
