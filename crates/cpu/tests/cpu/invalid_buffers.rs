@@ -18,7 +18,6 @@ use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t}
 
 rank_tasks! {
     "use_buffer" => use_buffer,
-    "use_buffer_in_one_process" => use_buffer_in_one_process,
     "recover" => recover,
     "raise" => raise,
 }
@@ -96,26 +95,20 @@ fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm)
     }
 }
 
+/// Uses a buffer that is invalid on rank 1 in a call: the function, the kind of buffer and its length are the arguments.
 fn use_buffer(process: &RankProcess) {
-    let comm = process.join();
-    let [function, kind, length] = &process.arguments[..] else { panic!() };
-    let (length, rank) = (length.parse().unwrap(), process.rank());
-    let buffer = wrong_buffer(if rank == 1 { kind } else { "good" }, length);
-    let mut code = call(function, rank, buffer, length, comm);
-    if rank == 0 && code == OK {
-        // It may complete without the other rank, but the next call does not.
-        code = call("sum_to", rank, buffer, 8, comm);
-    }
-    println!("{code:?}: {}", last_error());
-}
-
-fn use_buffer_in_one_process(process: &RankProcess) {
     let [function, kind, length] = &process.arguments[..] else { panic!() };
     let length = length.parse().unwrap();
-    let comms = init(Mode::Group, 2);
-    on_threads(2, |rank| {
+    on_threads(process.own.len(), |index| {
+        let rank = process.own[index];
+        let comm = process.join_as(rank);
         let buffer = wrong_buffer(if rank == 1 { kind } else { "good" }, length);
-        call(function, rank, buffer, length, comms[rank])
+        let mut code = call(function, rank, buffer, length, comm);
+        if rank == 0 && code == OK {
+            // It may complete without the other rank, but the next call does not.
+            code = call("sum_to", rank, buffer, 8, comm);
+        }
+        println!("{code:?}: {}", last_error());
     });
 }
 
@@ -194,7 +187,7 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
 fn invalid_buffer_is_named_with_ranks_as_threads() {
     let put = ("put", "unmapped", 1 << 16, "ncclPutSignal(65536 bytes, peer 0): the peer's window");
     for (function, kind, length, buffer) in PROGRAMS.iter().chain([&put]) {
-        let task = format!("use_buffer_in_one_process {function} {kind} {length}");
+        let task = format!("use_buffer {function} {kind} {length}");
         let [(signal, printed)] = &run(&task, &[&[0, 1]], &[])[..] else { panic!() };
         check(*signal, printed, kind, *length, buffer);
     }
@@ -237,50 +230,40 @@ fn earlier_signal_handler_that_fixes_the_fault_is_called() {
 /// A signal that is sent kills a process as if there were no handler.
 fn raise(process: &RankProcess) {
     let signal: libc::c_int = process.arguments[0].parse().unwrap();
-    // The handler of Rust's library takes no notice of it.
-    // SAFETY: the action of other programs.
+    // SAFETY: the action of other programs: the handler of Rust's library takes no notice of the signal, which ends this process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
     let _comms = init(Mode::Group, 1);
-    // SAFETY: ends this process.
+    // SAFETY: as above.
     unsafe { libc::raise(signal) };
 }
 
 #[test]
 fn signal_sent_by_a_process_to_itself_kills_it() {
     for expected in [libc::SIGSEGV, libc::SIGBUS] {
-        for (signal, printed) in run(&format!("raise {expected}"), &[&[0]], &[]) {
-            assert_eq!(signal, Some(expected), "{printed}");
-            assert!(!printed.contains("is invalid from byte"), "{printed}");
-        }
+        let [(signal, printed)] = &run(&format!("raise {expected}"), &[&[0]], &[])[..] else { panic!() };
+        assert_eq!(*signal, Some(expected), "{printed}");
+        assert!(!printed.contains("is invalid from byte"), "{printed}");
     }
 }
 
+/// Memory of a registration, of a window, and of the scalar of a reduction.
 #[test]
-fn registration_of_unmapped_memory_is_invalid_argument() {
+fn unmapped_memory_in_other_calls_is_invalid_argument() {
     let _alone = alone();
-    let comms = init(Mode::Group, 1);
+    let comm = init(Mode::Group, 1)[0];
     let buffer = wrong_buffer("short", 4 * SHORT).cast::<c_void>();
-    let (mut handle, mut window) = (ptr::null_mut(), ptr::null_mut());
-    assert_eq!(nccl!(ncclCommRegister(comms[0].0, buffer, 4 * SHORT, &mut handle)), ARGUMENT);
+    let (mut handle, mut window, mut op) = (ptr::null_mut(), ptr::null_mut(), SUM);
+    assert_eq!(nccl!(ncclCommRegister(comm.0, buffer, 4 * SHORT, &mut handle)), ARGUMENT);
     let expected = format!("no memory is mapped from byte {SHORT} on");
     assert_last_error(&expected);
-    assert_eq!(nccl!(ncclCommWindowRegister(comms[0].0, buffer, 4 * SHORT, &mut window, 0)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, buffer, 4 * SHORT, &mut window, 0)), ARGUMENT);
     assert_last_error(&expected);
-    assert_eq!(nccl!(ncclCommRegister(comms[0].0, buffer, SHORT, &mut handle)), OK);
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn unmapped_scalar_is_invalid_argument() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 1);
+    assert_eq!(nccl!(ncclCommRegister(comm.0, buffer, SHORT, &mut handle)), OK);
     let scalar = wrong_buffer("unmapped", PAGE).cast();
-    for residence in [ncclScalarResidence_t::ncclScalarHostImmediate, ncclScalarResidence_t::ncclScalarDevice]
-    {
-        let mut op = SUM;
-        let created = nccl!(ncclRedOpCreatePreMulSum(&mut op, scalar, F32, residence, comms[0].0));
+    for residence in [0, 1].map(ncclScalarResidence_t) {
+        let created = nccl!(ncclRedOpCreatePreMulSum(&mut op, scalar, F32, residence, comm.0));
         assert_eq!(created, ARGUMENT, "{residence:?}");
         assert_last_error("4 bytes: no memory is mapped from byte 0 on");
     }
-    comms.into_iter().for_each(Comm::destroy);
+    comm.destroy();
 }

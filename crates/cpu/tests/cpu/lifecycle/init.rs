@@ -8,9 +8,8 @@ use libnccl::sys::{ncclConfig_t, ncclResult_t};
 use super::calls::join;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
-    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error,
-    in_group, init, init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async,
-    wait_for_peers,
+    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group,
+    init, init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
 /// Logs an initialization, a split, a destruction and an abort.
