@@ -13,8 +13,8 @@ use libnccl_test_support::install_as;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Arguments, COLLECTIVES, Comm, F32, I32, Mode, OK, STREAM, SUM, USAGE, assert_last_error, async_error,
-    in_group, init, last_error, on_threads, split,
+    Arguments, COLLECTIVES, Comm, F32, I32, OK, STREAM, SUM, USAGE, assert_last_error, async_error, in_group,
+    init, last_error, on_threads, split,
 };
 
 /// Published with the call by two ranks and by four; by four alone; only where the ranks are processes; never.
@@ -158,7 +158,7 @@ fn enter(device: usize) {
 fn call_for_both_ranks_on_streams(_: &RankProcess) {
     assert_eq!(cuda(c"cuInit", [0, 0]), 0);
     enter(0);
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     let buffers = [0, 1].map(|device| {
         enter(device);
         let mut address = 0_usize;

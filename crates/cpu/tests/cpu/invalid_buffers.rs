@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, in_group, init,
-    last_error, on_threads, unique_id,
+    ARGUMENT, Comm, F32, OK, STREAM, SUM, alone, assert_last_error, assert_sum, in_group, init, last_error,
+    on_threads, unique_id,
 };
 use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t};
 
@@ -232,7 +232,7 @@ fn raise(process: &RankProcess) {
     let signal: libc::c_int = process.arguments[0].parse().unwrap();
     // SAFETY: the action of other programs: the handler of Rust's library takes no notice of the signal, which ends this process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-    let _comms = init(Mode::Group, 1);
+    let _comms = init(1);
     // SAFETY: as above.
     unsafe { libc::raise(signal) };
 }
@@ -250,7 +250,7 @@ fn signal_sent_by_a_process_to_itself_kills_it() {
 #[test]
 fn unmapped_memory_in_other_calls_is_invalid_argument() {
     let _alone = alone();
-    let comm = init(Mode::Group, 1)[0];
+    let comm = init(1)[0];
     let buffer = wrong_buffer("short", 4 * SHORT).cast::<c_void>();
     let (mut handle, mut window, mut op) = (ptr::null_mut(), ptr::null_mut(), SUM);
     assert_eq!(nccl!(ncclCommRegister(comm.0, buffer, 4 * SHORT, &mut handle)), ARGUMENT);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ptr;
 
 use crate::common::processes::is_own_process;
-use crate::common::{Comm, Mode, OK, init, last_error, receive, send, together};
+use crate::common::{Comm, OK, in_group, init, last_error, receive, send};
 use libnccl::sys::ncclResult_t;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -72,11 +72,12 @@ fn allocation_beyond_the_process_limits_is_private() {
 /// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
 #[test]
 fn message_sent_before_suspend_arrives_after_resume() {
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     let (sent, mut received) = ([1, 2, 3], [0; 3]);
     assert_eq!(send(&sent, 1, comms[0].0), OK);
-    together(Mode::Group, &comms, |_, comm| nccl!(ncclCommSuspend(comm, 1)));
-    together(Mode::Group, &comms, |_, comm| nccl!(ncclCommResume(comm)));
+    let suspend = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommSuspend(comm.0, 1)), OK));
+    let resume = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommResume(comm.0)), OK));
+    assert_eq!([in_group(suspend), in_group(resume)], [OK; 2]);
     assert_eq!((receive(&mut received, 0, comms[1].0), received), (OK, sent));
     comms.into_iter().for_each(Comm::destroy);
 }

@@ -8,8 +8,8 @@ use std::sync::Barrier;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    self, Comm, Memory, Mode, OK, REMOTE, USAGE, all_reduce, alone, assert_last_error, broadcast, in_group,
-    init, last_error, on_threads, receive, send, split, wait_until,
+    self, Comm, Memory, OK, REMOTE, USAGE, all_reduce, alone, assert_last_error, broadcast, in_group, init,
+    last_error, on_threads, receive, send, split, wait_until,
 };
 use libnccl::sys::ncclResult_t;
 
@@ -102,7 +102,7 @@ fn count_mismatch_is_invalid_usage_and_drops_the_message() {
 fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
     let _alone = alone();
     for length in [1, 100_000] {
-        let comms = init(Mode::Threads, 2);
+        let comms = init(2);
         assert_eq!(sum(0, comms[0]), OK);
         assert_eq!(on_threads(2, |rank| sum(length, comms[rank])), [USAGE; 2]);
         assert_last_error(&format!(
@@ -121,7 +121,7 @@ fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
 
 #[test]
 fn empty_collective_in_group_keeps_its_order() {
-    let comms = init(Mode::Threads, 2);
+    let comms = init(2);
     on_threads(2, |rank| {
         // The buffer must live until the group ends.
         let (mut buffer, Comm(comm)) = (vec![1.0_f32; 1000], comms[rank]);

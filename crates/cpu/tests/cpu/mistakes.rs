@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    self, Comm, F32, Memory, Mode, OK, STREAM, SUM, in_group, init_rank, init_with, last_error, split,
-    unique_id, wait_for_peers,
+    self, Comm, F32, Memory, OK, STREAM, SUM, in_group, init_rank, init_with, last_error, split, unique_id,
+    wait_for_peers,
 };
 use libnccl::sys::{ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -185,7 +185,7 @@ fn make(process: &RankProcess) {
         "same_rank" => init(0),
         "one_thread_for_two_ranks_without_group" if rank == 1 => {}
         "one_thread_for_two_ranks_without_group" => {
-            common::init(Mode::Group, 2).into_iter().for_each(|comm| sum(4, comm));
+            common::init(2).into_iter().for_each(|comm| sum(4, comm));
         }
         "one_id_for_two_communicators" => {
             sum(4, process.join());

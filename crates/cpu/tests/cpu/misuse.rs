@@ -4,7 +4,7 @@ use std::ptr;
 use std::thread;
 
 use crate::common::{
-    ARGUMENT, Arguments, COLLECTIVES, Comm, I32, Mode, OK, SUM, USAGE, all_reduce, alone, assert_last_error,
+    ARGUMENT, Arguments, COLLECTIVES, Comm, I32, OK, SUM, USAGE, all_reduce, alone, assert_last_error,
     assert_sum, in_group, init, last_error, on_threads, send, split,
 };
 use libnccl::sys::ncclResult_t;
@@ -35,7 +35,7 @@ fn call_at(index: usize, memory: &mut [i32], at: isize, count: usize, comm: Comm
 #[test]
 fn overlapping_buffers_not_in_place_are_invalid_argument() {
     let _alone = alone();
-    let comms = init(Mode::Group, RANKS);
+    let comms = init(RANKS);
     for count in [2, 2048, 1 << 18] {
         let mut memory = vec![1; 6 * count];
         for (index, (blocks, in_place)) in BLOCKS.into_iter().enumerate() {
@@ -75,7 +75,7 @@ fn overlapping_buffers_not_in_place_are_invalid_argument() {
 #[test]
 fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
     let _alone = alone();
-    let comms = init(Mode::Group, RANKS);
+    let comms = init(RANKS);
     for count in [1_usize, 2048, 1 << 18] {
         for (index, ([sent, received], in_place)) in BLOCKS.into_iter().enumerate() {
             let (name, _, has_root, _) = COLLECTIVES[index];
@@ -100,7 +100,7 @@ fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
     }
     comms.into_iter().for_each(Comm::destroy);
     // With one rank, the whole buffer is the rank's own block.
-    let single = init(Mode::Group, 1)[0];
+    let single = init(1)[0];
     let mut memory = [7; 3];
     let arguments = Arguments { count: 3, data_type: I32, op: SUM, root: 0 };
     let place = memory.as_mut_ptr().cast();
@@ -121,7 +121,7 @@ fn until_alone(mut call: impl FnMut() -> ncclResult_t) -> ncclResult_t {
 #[test]
 fn second_thread_in_communicator_error_names_the_first_threads_call() {
     let _alone = alone();
-    let comms = init(Mode::Group, RANKS);
+    let comms = init(RANKS);
     let mut place = [1; 3];
     thread::scope(|scope| {
         let (comm, mine) = (comms[0], &mut place);
@@ -163,7 +163,7 @@ fn second_thread_in_communicator_error_names_the_first_threads_call() {
 #[test]
 fn sums_of_two_threads_per_communicator_are_errors_or_correct() {
     let _alone = alone();
-    let comms = init(Mode::Group, RANKS);
+    let comms = init(RANKS);
     on_threads(2 * RANKS, |thread| {
         let comm = comms[thread % RANKS];
         let sent: Vec<i32> = (0..1000).collect();

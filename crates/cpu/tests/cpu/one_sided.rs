@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, USAGE, alone, assert_last_error, in_group, init,
+    ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, USAGE, alone, assert_last_error, in_group, init,
     init_nonblocking, init_rank, init_with, last_error, on_threads, unique_id, wait_async,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t};
@@ -47,8 +47,7 @@ fn windows(comms: &[Comm], memories: &[Memory]) -> Vec<ncclWindow_t> {
 
 /// Creates communicators of one thread with a window each.
 fn with_windows(ranks: usize, count: usize) -> (Vec<Comm>, Vec<Memory>, Vec<ncclWindow_t>) {
-    let (comms, memories) =
-        (init(Mode::Group, ranks), (0..ranks).map(|_| Memory::new(count)).collect::<Vec<_>>());
+    let (comms, memories) = (init(ranks), (0..ranks).map(|_| Memory::new(count)).collect::<Vec<_>>());
     let windows = windows(&comms, &memories);
     (comms, memories, windows)
 }
@@ -139,7 +138,7 @@ fn put_after_peers_failed_registration_is_remote_error() {
 #[test]
 fn too_many_windows_name_the_rank() {
     let _alone = alone();
-    let comms = init(Mode::Group, 1);
+    let comms = init(1);
     let (Comm(comm), memory) = (comms[0], Memory::new(1));
     let mut windows = [ptr::null_mut(); 1025];
     for win in &mut windows[..1024] {
@@ -174,7 +173,7 @@ fn deregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t {
 #[test]
 fn handle_of_another_kind_is_named() {
     let _alone = alone();
-    let (Comm(comm), memory) = (init(Mode::Group, 1)[0], Memory::new(1024));
+    let (Comm(comm), memory) = (init(1)[0], Memory::new(1024));
     let (mut registration, mut window) = (ptr::null_mut(), ptr::null_mut());
     assert_eq!(nccl!(ncclCommRegister(comm, memory.start.cast(), 4096, &mut registration)), OK);
     assert_eq!(register(comm, &memory, &mut window), OK);
@@ -208,7 +207,7 @@ fn handle_of_another_kind_is_named() {
 #[test]
 fn window_register_mismatch_names_both_ranks() {
     let _alone = alone();
-    let comms = init(Mode::Threads, 2);
+    let comms = init(2);
     let codes = on_threads(2, |rank| {
         let (memory, mut window) = (Memory::new(1024), ptr::null_mut());
         let (place, Comm(comm)) = (memory.start.cast(), comms[rank]);

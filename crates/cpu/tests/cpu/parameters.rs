@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use crate::common::processes::{self, RankProcess};
-use crate::common::{ARGUMENT, Mode, OK, alone, init, last_error};
+use crate::common::{ARGUMENT, OK, alone, init, last_error};
 use libnccl::sys::{ncclParamHandle_t, ncclResult_t};
 
 const KEYS: [&str; 4] = ["LIBNCCL_MEMORY_SPACE", "LIBNCCL_OPEN_GROUPS", "LIBNCCL_MAX_RANKS", "NCCL_DEBUG"];
@@ -70,7 +70,7 @@ fn unknown_parameter_key_or_handle_is_invalid_argument() {
         assert_eq!(nccl!(ncclParamGetParameter(key.as_ptr(), &mut value, &mut length)), ARGUMENT);
         assert_eq!((value, length), (ptr::null(), 0));
     }
-    let (comm, local, last) = (init(Mode::Group, 1)[0], 0_u64, KEYS.len() << 4 | 8);
+    let (comm, local, last) = (init(1)[0], 0_u64, KEYS.len() << 4 | 8);
     assert_eq!(bind(c"NCCL_DEBUG").addr(), last);
     for address in
         [0, 1, 8, 16, 25, last + 16, usize::MAX, usize::MAX << 3, (&raw const local).addr(), comm.0.addr()]

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Comm, Mode, OK, REMOTE, all_reduce, broadcast, in_group, init, last_error, on_threads, receive, send,
-    split,
+    Comm, OK, REMOTE, all_reduce, broadcast, in_group, init, last_error, on_threads, receive, send, split,
 };
 
 rank_tasks! { "slow" => slow, "endless" => endless, "wrong" => wrong, "healthy" => healthy }
@@ -68,7 +67,7 @@ fn abort_ends_the_delay_of_a_slow_rank() {
 }
 
 fn endless(_: &RankProcess) {
-    let comms = init(Mode::Threads, RANKS);
+    let comms = init(RANKS);
     let (sender, done) = mpsc::channel();
     thread::scope(|scope| {
         for comm in comms.iter().copied() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{
-    Memory, Mode, OK, PROGRESS, REMOTE, USAGE, all_reduce, alone, async_error, broadcast, in_group, init,
+    Memory, OK, PROGRESS, REMOTE, USAGE, all_reduce, alone, async_error, broadcast, in_group, init,
     init_nonblocking, init_rank, init_with, last_error, receive, send, unique_id, wait_async, wait_for_peers,
 };
 use libnccl::observer::CommunicatorId;
@@ -271,7 +271,7 @@ fn error_of_a_departing_peer_names_the_waiting_call() {
         ("group", false, "call 2, ncclRecv(count 9, ncclInt32, peer 1)"),
         ("window", false, "call 1, ncclCommWindowRegister"),
     ] {
-        let comms = init(Mode::Group, 2);
+        let comms = init(2);
         let text = thread::scope(|scope| {
             let comm = comms[0];
             let waiting = scope.spawn(move || (call(kind, { comm }.0), last_error()));

@@ -58,14 +58,6 @@ impl Comm {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Mode {
-    /// One thread per rank.
-    Threads,
-    /// One thread that calls for all ranks in a group.
-    Group,
-}
-
 pub(crate) fn unique_id() -> ncclUniqueId {
     let mut id = ncclUniqueId::default();
     assert_eq!(nccl!(ncclGetUniqueId(&mut id)), OK);
@@ -159,18 +151,11 @@ pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     thread::sleep(Duration::from_millis(100));
 }
 
-pub(crate) fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
-    match mode {
-        Mode::Threads => {
-            let id = unique_id();
-            on_threads(ranks, |rank| init_rank(id, ranks, rank).unwrap())
-        }
-        Mode::Group => {
-            let mut comms = vec![ptr::null_mut(); ranks];
-            assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null())), OK);
-            comms.into_iter().map(Comm).collect()
-        }
-    }
+/// Creates all ranks of a communicator.
+pub(crate) fn init(ranks: usize) -> Vec<Comm> {
+    let mut comms = vec![ptr::null_mut(); ranks];
+    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null())), OK);
+    comms.into_iter().map(Comm).collect()
 }
 
 /// An element type of the tests' sums.
@@ -373,24 +358,6 @@ pub(crate) fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync
         let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || body(rank))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-/// Makes each rank's call, and expects success.
-pub(crate) fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm_t) -> ncclResult_t + Sync) {
-    match mode {
-        Mode::Threads => {
-            let codes = on_threads(comms.len(), |rank| call(rank, { comms[rank] }.0));
-            assert!(codes.iter().all(|code| *code == OK), "{codes:?}: {}", last_error());
-        }
-        Mode::Group => {
-            let code = in_group(|| {
-                for (rank, comm) in comms.iter().enumerate() {
-                    assert_eq!(call(rank, comm.0), OK, "{}", last_error());
-                }
-            });
-            assert_eq!(code, OK, "{}", last_error());
-        }
-    }
 }
 
 /// A buffer's address that can be sent to another thread.

@@ -9,15 +9,15 @@ use libnccl::sys::ncclUniqueId;
 use super::calls::{assert_members, grow, shrink, sum};
 use crate::common::processes::{RankProcess, finish, kill, spawn};
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, async_error, in_group, init,
-    init_rank, last_error, on_threads, split, unique_id, wait_for_peers,
+    ARGUMENT, Comm, OK, REMOTE, USAGE, alone, assert_last_error, async_error, in_group, init, init_rank,
+    last_error, on_threads, split, unique_id, wait_for_peers,
 };
 
 /// A rank leaves a communicator if another communicator of the same group could not be created.
 #[test]
 fn rank_of_failed_group_leaves_the_child_it_joined() {
     let _alone = alone();
-    let comms = init(Mode::Threads, 2);
+    let comms = init(2);
     on_threads(2, |rank| {
         let Comm(comm) = { &comms }[rank];
         if rank == 1 {
@@ -70,7 +70,7 @@ fn shrink_abort_after_killed_rank_creates_usable_comm() {
 #[test]
 fn shrink_with_invalid_arguments_names_the_mistake() {
     let _alone = alone();
-    let comms = init(Mode::Group, 4);
+    let comms = init(4);
     for (exclude, text) in [
         (&[4, 0][..], "invalid list of excluded ranks: rank 4 is not in 0..4"),
         (&[-1, 0], "rank -1 is not in 0..4"),
@@ -89,13 +89,13 @@ fn shrink_with_invalid_arguments_names_the_mistake() {
 #[test]
 fn shrink_abort_fails_excluded_ranks_and_does_not_wait_for_an_aborted_survivor() {
     let _alone = alone();
-    let comms = init(Mode::Threads, 3);
+    let comms = init(3);
     let fewer = on_threads(2, |rank| shrink({ comms[rank] }.0, &[2], 1).unwrap());
     assert_eq!(sum(comms[2].0, 1), Err(REMOTE));
     assert_last_error("shrank the communicator with NCCL_SHRINK_ABORT");
     fewer.into_iter().chain(comms).for_each(Comm::destroy);
 
-    let comms = init(Mode::Threads, 3);
+    let comms = init(3);
     assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
     assert_eq!(shrink(comms[0].0, &[2], 1), Err(REMOTE));
     assert_last_error("rank 1 aborted the communicator");
@@ -114,7 +114,7 @@ pub(crate) fn join_as_new_rank(process: &RankProcess) {
 #[test]
 fn grow_after_killed_new_rank_can_be_retried() {
     let _alone = alone();
-    let comms = init(Mode::Threads, 2);
+    let comms = init(2);
     let mut token = ncclUniqueId::default();
     assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
     for ranks in [4, 3] {
@@ -149,7 +149,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
 #[test]
 fn revocation_fails_waiting_ranks() {
     let _alone = alone();
-    let comms = init(Mode::Threads, 3);
+    let comms = init(3);
     thread::scope(|scope| {
         for comm in &comms[1..] {
             scope.spawn(move || {

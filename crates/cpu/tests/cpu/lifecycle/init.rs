@@ -8,8 +8,8 @@ use libnccl::sys::{ncclConfig_t, ncclResult_t};
 use super::calls::join;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
-    ARGUMENT, Comm, I32, Memory, Mode, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group,
-    init, init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group, init,
+    init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
 /// Logs an initialization, a split, a destruction and an abort.
@@ -26,7 +26,7 @@ pub(crate) fn log_lifecycle(process: &RankProcess) {
 fn null_handle_of_object_pending_in_open_group_is_explained() {
     const ABSENT: &str = "has a handle only after the outermost ncclGroupEnd";
     let _alone = alone();
-    let (parent, memory) = (init(Mode::Group, 1)[0].0, Memory::new(1024));
+    let (parent, memory) = (init(1)[0].0, Memory::new(1024));
     let (mut comm, mut window, none) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let (out, place) = (&raw mut comm, memory.start.cast());
     let makers: [&dyn Fn() -> ncclResult_t; 3] = [

@@ -10,9 +10,9 @@ use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
 use super::calls::{grow, init_nonblocking_pair, shrink, sum};
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error,
-    async_error, broadcast, in_group, init, init_nonblocking, init_rank, nonblocking, split, unique_id,
-    wait_async, wait_for_peers,
+    ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error, async_error,
+    broadcast, in_group, init, init_nonblocking, init_rank, nonblocking, split, unique_id, wait_async,
+    wait_for_peers,
 };
 
 /// Tears a communicator down without waiting for any rank.
@@ -34,7 +34,7 @@ fn destroy(comm: ncclComm_t) -> ncclResult_t {
 #[test]
 fn destroyed_communicator_leaves_although_a_thread_caches_it() {
     let _alone = alone();
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     assert_eq!(async_error(comms[1].0), OK);
     thread::scope(|scope| {
         scope.spawn(|| { comms[1] }.destroy());
@@ -175,7 +175,7 @@ fn teardown_in_open_group_with_calls_is_invalid_usage() {
     let mut buffer = [1, 2];
 
     // The communicators can be used after a refused ncclCommFinalize.
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     sum_in_an_open_group(&comms, &mut buffer);
     assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), USAGE);
     assert_last_error(&format!("{UNENDED}ncclCommFinalize"));
@@ -191,7 +191,7 @@ fn teardown_in_open_group_with_calls_is_invalid_usage() {
     assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), ARGUMENT, "it is destroyed nevertheless");
 
     // Another thread destroys the communicator.
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     let turn = Barrier::new(2);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -213,7 +213,7 @@ fn teardown_in_open_group_with_calls_is_invalid_usage() {
 #[test]
 fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
     let _alone = alone();
-    let comms = init(Mode::Group, 2);
+    let comms = init(2);
     let mut buffer = [1];
     thread::scope(|scope| {
         scope.spawn(|| sum_in_an_open_group(&comms[..1], &mut buffer)).join().unwrap();
@@ -229,7 +229,7 @@ fn thread_exit_in_open_group_with_calls_fails_its_communicator() {
 fn small_broadcast_root_returns_before_others_begin() {
     let _alone = alone();
     for calls in [1, 7] {
-        let comms = init(Mode::Group, 2);
+        let comms = init(2);
         for comm in &comms {
             for call in 0..calls {
                 let mut buffer = [if *comm == comms[0] { call } else { -1 }; 4];
@@ -245,7 +245,7 @@ fn small_broadcast_root_returns_before_others_begin() {
 fn successful_sum_is_complete_despite_an_aborted_rank() {
     let _alone = alone();
     for round in 0..100 {
-        let comms = init(Mode::Threads, 3);
+        let comms = init(3);
         thread::scope(|scope| {
             for comm in &comms {
                 scope.spawn(move || {
