@@ -359,12 +359,3 @@ pub(crate) fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
-
-/// A buffer's address that can be sent to another thread.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Address<T>(pub *mut T);
-
-// SAFETY: every rank uses its own buffer.
-unsafe impl<T> Send for Address<T> {}
-// SAFETY: every rank uses its own buffer.
-unsafe impl<T> Sync for Address<T> {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libnccl::sys::ncclUniqueId;
 
-use super::calls::{assert_members, grow, shrink, sum};
+use super::{assert_members, grow, shrink, sum};
 use crate::common::processes::{RankProcess, finish, kill, spawn};
 use crate::common::{
     ARGUMENT, Comm, OK, REMOTE, USAGE, alone, assert_last_error, async_error, in_group, init, init_rank,

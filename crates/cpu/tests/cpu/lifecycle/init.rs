@@ -5,7 +5,7 @@ use std::thread;
 
 use libnccl::sys::{ncclConfig_t, ncclResult_t};
 
-use super::calls::join;
+use super::join;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
     ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group, init,

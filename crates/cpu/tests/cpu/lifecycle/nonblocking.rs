@@ -6,10 +6,10 @@ use std::thread;
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
 
-use super::calls::{init_nonblocking_pair, sum};
+use super::{init_nonblocking_pair, sum};
 use crate::common::{
-    ARGUMENT, Address, Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error,
-    async_error, in_group, init_nonblocking, last_error, nonblocking, unique_id, wait_async,
+    ARGUMENT, Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, async_error,
+    in_group, init_nonblocking, last_error, nonblocking, unique_id, wait_async,
 };
 
 /// Numbers that calls in progress use, so that they are accessed by their address alone.
@@ -20,13 +20,13 @@ impl Numbers {
         Self(vec![value; length])
     }
 
-    fn at(&mut self, index: usize) -> Address<i32> {
-        Address(self.0[index..].as_mut_ptr())
+    fn at(&mut self, index: usize) -> *mut i32 {
+        self.0[index..].as_mut_ptr()
     }
 }
 
 /// Starts the sum of `count` numbers, in place.
-fn start_sum(Comm(comm): Comm, Address(place): Address<i32>, count: usize) -> ncclResult_t {
+fn start_sum(Comm(comm): Comm, place: *mut i32, count: usize) -> ncclResult_t {
     nccl!(ncclAllReduce(place.cast(), place.cast(), count, I32, SUM, comm, STREAM))
 }
 
@@ -76,7 +76,7 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
         |comm: Comm| nccl!(ncclGetLastError(comm.0)) != nccl!(ncclGetLastError(ptr::null_mut()));
     assert_eq!(comms.map(has_own_text), [false; 2]);
     let mut numbers = Numbers::new(2, 7);
-    let [to, from] = [0, 1].map(|index| numbers.at(index).0.cast());
+    let [to, from] = [0, 1].map(|index| numbers.at(index).cast());
     assert_eq!(nccl!(ncclRecv(to, 1, I32, 1, comms[0].0, STREAM)), PROGRESS);
     // Its thread begins the call.
     while !has_own_text(comms[0]) {
@@ -146,7 +146,7 @@ fn queued_operations_after_a_remote_error_do_not_run() {
     assert_eq!(start_sum(comms[0], places[0], 1), PROGRESS);
     // Rank 1 would never receive it, and it is short enough to be sent without waiting.
     assert_eq!(
-        nccl!(ncclSend(places[1].0.cast(), 1, I32, 1, comms[0].0, STREAM)),
+        nccl!(ncclSend(places[1].cast(), 1, I32, 1, comms[0].0, STREAM)),
         PROGRESS,
         "{}",
         last_error()
@@ -178,7 +178,7 @@ fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
     assert_refused(nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)));
     assert_refused(nccl!(ncclCommShrink(comm, [1].as_mut_ptr(), 1, &mut child, none, 0)));
     assert_refused(nccl!(ncclCommGrow(comm, 3, ptr::null(), -1, &mut child, none)));
-    assert_refused(nccl!(ncclCommWindowRegister(comm, one.0.cast(), 4096, &mut ptr::null_mut(), 0)));
+    assert_refused(nccl!(ncclCommWindowRegister(comm, one.cast(), 4096, &mut ptr::null_mut(), 0)));
     assert_refused(nccl!(ncclCommSuspend(comm, NCCL_SUSPEND_MEM as i32)));
     assert_refused(nccl!(ncclCommFinalize(comm)));
     // Before ncclGroupEnd, where it is found that the group creates a communicator, too.

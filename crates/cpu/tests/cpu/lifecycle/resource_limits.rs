@@ -10,7 +10,7 @@ use libnccl::sys::ncclUniqueId;
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::calls::{SYSTEM, grow, join, shrink, sum};
+use super::{SYSTEM, grow, join, shrink, sum};
 use crate::common::processes::{self, RankProcess, finish, kill, spawn};
 use crate::common::{
     Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, alone, assert_last_error, async_error, in_group,
