@@ -5,11 +5,7 @@
 use crate::common::processes::{self, RankProcess};
 use crate::common::{Comm, I32, Memory, OK, STREAM, all_reduce, busy, last_error, on_threads};
 
-rank_tasks! {
-    "calls" => run_calls,
-    "calls_without_p2p" => run_calls_without_p2p_of_rank_1,
-    "many_allocations" => run_many_allocations,
-}
+rank_tasks!(run_calls, run_calls_without_p2p_of_rank_1, run_many_allocations);
 
 /// Elements of a rank's blocks, for each transport.
 const COUNTS: [usize; 4] = [10_000, 20_000, 100_000, 751];
@@ -146,14 +142,14 @@ fn nccl_memory_is_mapped_and_other_memory_is_staged() {
         for (kind, transports) in
             [("nccl", &[DIRECT][..]), ("allocator", &[STAGED]), ("mixed", &[DIRECT, STAGED])]
         {
-            expect(&run(&format!("calls {kind}"), processes), transports);
+            expect(&run(&format!("run_calls {kind}"), processes), transports);
         }
     }
 }
 
 #[test]
 fn p2p_disable_on_one_rank_stages_all_ranks() {
-    let lines = run("calls_without_p2p mixed", &PROCESSES);
+    let lines = run("run_calls_without_p2p_of_rank_1 mixed", &PROCESSES);
     expect(&lines, &[STAGED]);
     let why = ": staged, because NCCL_P2P_DISABLE is 1 at rank 1";
     assert_eq!(lines.iter().filter(|line| line.ends_with(why)).count(), 3, "{lines:#?}");
@@ -161,16 +157,16 @@ fn p2p_disable_on_one_rank_stages_all_ranks() {
 
 #[test]
 fn evicted_allocations_are_mapped_again() {
-    expect(&run("many_allocations", &PROCESSES), &[DIRECT]);
-    expect(&run("many_allocations", &[&[0, 2], &[1]]), &[DIRECT]);
+    expect(&run("run_many_allocations", &PROCESSES), &[DIRECT]);
+    expect(&run("run_many_allocations", &[&[0, 2], &[1]]), &[DIRECT]);
 }
 
 /// A process that may not trace another sees neither its descriptors nor its memory.
 #[test]
 fn hidden_memory_of_one_rank_stages_all_ranks() {
-    expect(&run("calls allocator 1", &PROCESSES), &[STAGED]);
+    expect(&run("run_calls allocator 1", &PROCESSES), &[STAGED]);
     // A scatter from another root does not need the hidden rank's memory, and stays direct.
-    let lines = run("calls nccl 1", &PROCESSES);
+    let lines = run("run_calls nccl 1", &PROCESSES);
     expect(&lines, &[DIRECT, STAGED]);
     for text in
         ["memory of rank 1 is not used directly: ", "staged, because a rank cannot map another one's memory"]
@@ -178,5 +174,5 @@ fn hidden_memory_of_one_rank_stages_all_ranks() {
         assert!(lines.iter().any(|line| line.contains(text)), "{text}: {lines:#?}");
     }
     // The lack of privileges alone changes nothing.
-    expect(&run("calls nccl 3", &PROCESSES), &[DIRECT]);
+    expect(&run("run_calls nccl 3", &PROCESSES), &[DIRECT]);
 }

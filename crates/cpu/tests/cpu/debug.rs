@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const THREADS: usize = 4;
 const ROUNDS: usize = 100;
 
-rank_tasks! { "log" => log }
+rank_tasks!(log);
 
 /// Makes the calls that the argument names, between two lines.
 fn log(process: &RankProcess) {

@@ -78,7 +78,7 @@ impl Cell {
     }
 }
 
-rank_tasks! { "cells" => run_cells, "one_thread" => call_for_both_ranks_on_streams }
+rank_tasks!(run_cells, call_for_both_ranks_on_streams);
 
 /// Runs the cells on the ranks of this process, and prints for each rank in which cells it got an error.
 fn run_cells(process: &RankProcess) {
@@ -108,7 +108,7 @@ fn check(ranks: usize, sizes: &[usize], are_processes: bool) {
     let sizes_text: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let all: Vec<usize> = (0..ranks).collect();
     let processes = all.chunks(if are_processes { 1 } else { ranks });
-    let task = format!("cells {}", sizes_text.join(" "));
+    let task = format!("run_cells {}", sizes_text.join(" "));
     let printed = processes::run(&task, processes, &[("LIBNCCL_CPU_TIMEOUT", "20")]).concat();
     let found: Vec<&str> =
         printed.lines().filter_map(|line| line.rsplit_once("found ").map(|(_, found)| found)).collect();
@@ -184,5 +184,9 @@ fn one_thread_for_two_ranks_without_group_on_streams_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     install_as(&directory.path().join("libcuda.so.1"), "cuda_cpu");
     let path = directory.path().to_str().unwrap();
-    processes::run("one_thread", [[0, 1]], &[("LIBNCCL_CPU_DEVICES", "2"), ("LD_LIBRARY_PATH", path)]);
+    processes::run(
+        "call_for_both_ranks_on_streams",
+        [[0, 1]],
+        &[("LIBNCCL_CPU_DEVICES", "2"), ("LD_LIBRARY_PATH", path)],
+    );
 }

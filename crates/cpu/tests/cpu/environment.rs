@@ -20,15 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-rank_tasks! {
-    "join" => join,
-    "shrink_two" => shrink_two,
-    "leave" => leave,
-    "invalid" => create_invalid_id,
-    "grow" => create_grow_id,
-    "squat" => squat,
-    "device_twice" => init_device_twice,
-}
+rank_tasks!(join, shrink_two, leave, create_invalid_id, create_grow_id, squat, init_device_twice);
 
 /// Creates a communicator of all ranks by an id that this rank created itself.
 fn join_at_address(process: &RankProcess) -> Comm {
@@ -197,14 +189,14 @@ fn unusable_comm_id_error_shows_the_value() {
         "no host:1",
         "192.0.2.1:7",
     ] {
-        run(&["invalid"], "NCCL_COMM_ID", value);
+        run(&["create_invalid_id"], "NCCL_COMM_ID", value);
     }
-    run(&["grow"], "NCCL_COMM_ID", "127.0.0.1:7");
+    run(&["create_grow_id"], "NCCL_COMM_ID", "127.0.0.1:7");
 }
 
 #[test]
 fn duplicate_device_is_allowed_by_multi_rank_gpu_enable() {
     for value in ["1", "0", "", "yes"] {
-        run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
+        run(&["init_device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
     }
 }

@@ -18,16 +18,16 @@ use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
-rank_tasks! {
-    "messages" => messages,
-    "leaks" => leaks,
-    "leaks_of_child" => leaks_of_child,
-    "fail" => fail,
-    "undocumented" => pass_undocumented_arguments,
-    "free" => free,
-    "shrink_flags" => shrink_with_different_flags,
-    "grow" => grow_by_one,
-}
+rank_tasks!(
+    messages,
+    leaks,
+    leaks_of_child,
+    fail,
+    pass_undocumented_arguments,
+    free,
+    shrink_with_different_flags,
+    grow_by_one
+);
 
 /// Runs two ranks with these variables, and returns the output of each.
 #[track_caller]
@@ -309,7 +309,7 @@ fn pass_undocumented_arguments(process: &RankProcess) {
 #[test]
 fn undocumented_arguments_are_findings_only_in_strict_mode() {
     for (strict, is_reported) in [("0", false), ("1", true)] {
-        let printed = run("undocumented", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
+        let printed = run("pass_undocumented_arguments", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
         for text in [
             "ncclCommSplit: color -7 is neither NCCL_SPLIT_NOCOLOR nor at least 0 [undocumented-argument]",
             "ncclCommWindowRegister: winFlags are 0x100, and NCCL ignores all but ",
@@ -349,10 +349,10 @@ fn grow_by_one(process: &RankProcess) {
 
 #[test]
 fn different_shrink_flags_are_a_finding_but_new_ranks_of_grow_are_not() {
-    let printed = processes::run("shrink_flags", [[0], [1], [2]], &[]).concat();
+    let printed = processes::run("shrink_with_different_flags", [[0], [1], [2]], &[]).concat();
     let text =
         "the ranks called ncclCommShrink with different shrinkFlags (rank 1: 1, rank 0: 0); communicator ";
     assert_eq!(printed.matches(text).count(), 1, "{printed}");
-    let printed = processes::run("grow", [[0]], &[]).concat();
+    let printed = processes::run("grow_by_one", [[0]], &[]).concat();
     assert!(!printed.contains("[different-arguments]"), "{printed}");
 }

@@ -16,11 +16,7 @@ use crate::common::{
 };
 use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t};
 
-rank_tasks! {
-    "use_buffer" => use_buffer,
-    "recover" => recover,
-    "raise" => raise,
-}
+rank_tasks!(use_buffer, recover, raise);
 
 const PAGE: usize = 1 << 16;
 

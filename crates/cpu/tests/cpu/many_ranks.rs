@@ -11,10 +11,7 @@ use crate::common::processes::{self, RankProcess, command, finish};
 use crate::common::{Comm, assert_sum, busy, on_threads, split, unique_id};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-rank_tasks! {
-    "threads" => sum_and_split_as_threads,
-    "wait" => wait_for_late_rank,
-}
+rank_tasks!(sum_and_split_as_threads, wait_for_late_rank);
 
 /// The limit of memory for a process with many ranks.
 const MEMORY: u64 = 2 << 30;
@@ -76,7 +73,7 @@ fn wait_for_late_rank(process: &RankProcess) {
 
 fn ranks_as_threads(ranks: usize) {
     let _busy = busy();
-    print!("{}", finish(command("threads", &unique_id(), ranks, &[0]).spawn().unwrap()));
+    print!("{}", finish(command("sum_and_split_as_threads", &unique_id(), ranks, &[0]).spawn().unwrap()));
 }
 
 #[test]
@@ -92,5 +89,5 @@ fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
 
 #[test]
 fn long_wait_takes_little_cpu_time() {
-    print!("{}", processes::run("wait", (0..8).map(|rank| [rank]), &[]).concat());
+    print!("{}", processes::run("wait_for_late_rank", (0..8).map(|rank| [rank]), &[]).concat());
 }

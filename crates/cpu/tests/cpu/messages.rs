@@ -17,16 +17,16 @@ use libnccl::sys::ncclResult_t;
 const MAX: usize = (64 << 10) / 4;
 const MESSAGES: usize = 4;
 
-rank_tasks! {
-    "mismatch" => send_after_mismatch,
-    "unreceived" => leave_messages_unreceived,
-    "received" => receive_after_the_sender_left,
-    "mixed" => send_and_sum_in_different_orders,
-    "empty_pair" => exchange_nothing,
-    "group" => exchange_and_sum_in_group,
-    "only_rank_0" => call_on_rank_0_only,
-    "host" => receive_after_the_send,
-}
+rank_tasks!(
+    send_after_mismatch,
+    leave_messages_unreceived,
+    receive_after_the_sender_left,
+    send_and_sum_in_different_orders,
+    exchange_nothing,
+    exchange_and_sum_in_group,
+    call_on_rank_0_only,
+    receive_after_the_send
+);
 
 fn send_ones(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
     send(&vec![1.0_f32; count], peer, comm)
@@ -94,7 +94,7 @@ fn send_after_mismatch(process: &RankProcess) {
 
 #[test]
 fn count_mismatch_is_invalid_usage_and_drops_the_message() {
-    processes::run("mismatch", [[0], [1]], &[]);
+    processes::run("send_after_mismatch", [[0], [1]], &[]);
 }
 
 /// The later calls were paired with others, and got wrong sums.
@@ -117,27 +117,6 @@ fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
         assert_last_error("rank 0 made 2 collectives of count 0 that rank 1 did not make, the last of them");
         comms.into_iter().for_each(Comm::destroy);
     }
-}
-
-#[test]
-fn empty_collective_in_group_keeps_its_order() {
-    let comms = init(2);
-    on_threads(2, |rank| {
-        // The buffer must live until the group ends.
-        let (mut buffer, Comm(comm)) = (vec![1.0_f32; 1000], comms[rank]);
-        let mut both = || {
-            for count in [1000, 0] {
-                assert_eq!(all_reduce(&mut buffer[..count], comm), OK);
-            }
-        };
-        if rank == 0 {
-            assert_eq!(in_group(both), OK);
-        } else {
-            both();
-        }
-        assert_eq!(sum(3, comms[rank]), OK, "{}", last_error());
-    });
-    comms.into_iter().for_each(Comm::destroy);
 }
 
 /// Makes a call that waits for rank 1, which makes none, until the limit of waits.
@@ -164,7 +143,7 @@ fn calls_that_need_no_peer_wait_in_strict_mode() {
         ("receive", "ncclRecv(count 0, ncclFloat32, peer 1)"),
         ("send", "ncclSend(count 1, ncclFloat32, peer 1)"),
     ] {
-        let printed = run(&format!("only_rank_0 {kind}"), &[warn_after, timeout, STRICT]);
+        let printed = run(&format!("call_on_rank_0_only {kind}"), &[warn_after, timeout, STRICT]);
         assert_prints(&printed, &format!("rank 0 of 2 still waits in call 1, {call}, for rank 1 (process "));
         let why = "(LIBNCCL_CPU_STRICT is 1: every send waits for its receiver)";
         assert_eq!(printed.contains(why), kind == "send", "{printed}");
@@ -226,7 +205,7 @@ fn unreceived_messages_are_reported_by_each_rank_that_detects_them() {
         ("sender", "destroy", 1, 0),
         ("receiver", "abort", 0, 0),
     ] {
-        let printed = run(&format!("unreceived {first} {how}"), &[]);
+        let printed = run(&format!("leave_messages_unreceived {first} {how}"), &[]);
         for (rank, times) in [(1, of_receiver), (0, of_sender)] {
             let report = format!(
                 ", rank {rank} of 2 leaves, and 3 sends of rank 0 were never received by rank 1: 2 x \
@@ -271,7 +250,7 @@ fn send_and_sum_in_different_orders(process: &RankProcess) {
 
 #[test]
 fn send_grouped_after_collective_does_not_wait_for_it() {
-    run("mixed", &[LIMIT]);
+    run("send_and_sum_in_different_orders", &[LIMIT]);
 }
 
 fn exchange_and_sum_in_group(process: &RankProcess) {
@@ -293,9 +272,11 @@ fn exchange_and_sum_in_group(process: &RankProcess) {
 
 #[test]
 fn calls_that_match_complete_and_are_not_reported() {
-    for (task, variables) in
-        [("empty_pair", &[LIMIT, STRICT][..]), ("group", &[LIMIT, STRICT]), ("received", &[])]
-    {
+    for (task, variables) in [
+        ("exchange_nothing", &[LIMIT, STRICT][..]),
+        ("exchange_and_sum_in_group", &[LIMIT, STRICT]),
+        ("receive_after_the_sender_left", &[]),
+    ] {
         let printed = run(task, variables);
         assert!(!printed.contains("libnccl-cpu"), "{task}: {printed}");
     }
@@ -307,7 +288,7 @@ fn invalid_settings_are_reported_and_ignored() {
     let mut settings = vec![("LIBNCCL_CPU_STRICT", "yes", "0 or 1")];
     settings.extend(["", "-1", "10s", "inf", "1e40"].map(|value| (limit, value, "a number of seconds")));
     for (name, value, expected) in settings {
-        let printed = run("received", &[(name, value)]);
+        let printed = run("receive_after_the_sender_left", &[(name, value)]);
         let text = format!("libnccl-cpu: {name} is {value:?}, which is ignored; expected {expected}\n");
         assert_prints(&printed, &text);
     }
@@ -327,8 +308,8 @@ fn receive_after_the_send(process: &RankProcess) {
 
 #[test]
 fn only_long_sends_wait_for_their_receivers() {
-    run(&format!("host {MAX}"), &[LIMIT]);
-    let printed = run(&format!("host {}", MAX + 1), &processes::limits());
+    run(&format!("receive_after_the_send {MAX}"), &[LIMIT]);
+    let printed = run(&format!("receive_after_the_send {}", MAX + 1), &processes::limits());
     for peer in [0, 1] {
         let call = format!("still waits in call 1, ncclSend(count {}, ncclFloat32, peer {peer})", MAX + 1);
         assert_prints(&printed, &format!("{call}, for rank {peer}"));

@@ -23,7 +23,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-find
 /// Elements that no transport buffers.
 const LONG: usize = 1 << 20;
 
-rank_tasks! { "make" => make }
+rank_tasks!(make);
 
 /// Defines a test for each mistake, which two ranks make with these variables.
 macro_rules! mistakes {

@@ -13,13 +13,7 @@ use crate::common::processes::{RankProcess, command, finish};
 use crate::common::{Comm, OK, REMOTE, SOON, USAGE, all_reduce, init_rank, last_error, unique_id};
 use libnccl::sys::ncclUniqueId;
 
-rank_tasks! {
-    "pair" => run_pair,
-    "sum_until_death" => sum_until_death,
-    "sum_until_killed" => sum_until_killed,
-    "refused" => print_refusal,
-    "sum_until_killed_hidden" => sum_until_killed_hidden,
-}
+rank_tasks!(run_pair, sum_until_death, sum_until_killed, print_refusal, sum_until_killed_hidden);
 
 /// Sums until the other rank dies, which it does after the first sum.
 fn sum_until_death(process: &RankProcess) {
@@ -104,9 +98,9 @@ const HIDDEN: &[&str] = &[
 #[test]
 fn death_in_a_namespace_or_of_a_hidden_rank_is_noticed() {
     for (options, task) in [
-        (PID, "pair sum_until_killed"),
-        (TIME, "pair sum_until_killed"),
-        (HIDDEN, "pair sum_until_killed_hidden"),
+        (PID, "run_pair sum_until_killed"),
+        (TIME, "run_pair sum_until_killed"),
+        (HIDDEN, "run_pair sum_until_killed_hidden"),
     ] {
         let Some(mut pair) = unshare(options, task, &unique_id(), 0) else { continue };
         let printed = finish(pair.spawn().unwrap());
@@ -117,8 +111,8 @@ fn death_in_a_namespace_or_of_a_hidden_rank_is_noticed() {
 #[test]
 fn init_across_time_namespaces_is_refused() {
     let id = unique_id();
-    let Some(mut inside) = unshare(TIME, "refused", &id, 0) else { return };
-    let children = [inside.spawn().unwrap(), command("refused", &id, 2, &[1]).spawn().unwrap()];
+    let Some(mut inside) = unshare(TIME, "print_refusal", &id, 0) else { return };
+    let children = [inside.spawn().unwrap(), command("print_refusal", &id, 2, &[1]).spawn().unwrap()];
     for child in children {
         let printed = finish(child);
         assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
@@ -128,7 +122,7 @@ fn init_across_time_namespaces_is_refused() {
 
 #[test]
 fn init_across_pid_namespaces_is_refused() {
-    let Some(mut inside) = unshare(PID, "refused", &unique_id(), 1) else { return };
+    let Some(mut inside) = unshare(PID, "print_refusal", &unique_id(), 1) else { return };
     let printed = finish(inside.spawn().unwrap());
     assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
     assert!(
@@ -140,7 +134,7 @@ fn init_across_pid_namespaces_is_refused() {
 #[test]
 fn init_with_another_namespaces_proc_is_refused() {
     let options = PID.split_last().unwrap().1;
-    let Some(mut inside) = unshare(options, "refused alone", &unique_id(), 0) else { return };
+    let Some(mut inside) = unshare(options, "print_refusal alone", &unique_id(), 0) else { return };
     let printed = finish(inside.spawn().unwrap());
     assert!(printed.contains("/proc is of another PID namespace"), "{printed}");
 }

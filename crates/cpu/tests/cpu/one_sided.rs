@@ -164,7 +164,7 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
-rank_tasks! { "register_private" => register_private_memory_at_rank_1 }
+rank_tasks!(register_private_memory_at_rank_1);
 
 fn deregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t {
     nccl!(ncclCommWindowDeregister(comm, win))
@@ -240,5 +240,5 @@ fn register_private_memory_at_rank_1(process: &RankProcess) {
 
 #[test]
 fn window_with_private_memory_is_null() {
-    processes::run("register_private", [[0], [1], [2]], &[]);
+    processes::run("register_private_memory_at_rank_1", [[0], [1], [2]], &[]);
 }

@@ -9,7 +9,7 @@ use crate::common::{
     Comm, OK, REMOTE, all_reduce, broadcast, in_group, init, last_error, on_threads, receive, send, split,
 };
 
-rank_tasks! { "slow" => slow, "endless" => endless, "wrong" => wrong, "healthy" => healthy }
+rank_tasks!(slow, endless, wrong, healthy);
 
 const RANKS: usize = 4;
 /// The rank with the fault.

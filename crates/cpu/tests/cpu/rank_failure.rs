@@ -103,7 +103,7 @@ fn memory(count: usize, from_nccl: bool) -> *mut c_void {
     }
 }
 
-rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer }
+rank_tasks!(repeat_operation, call_with_a_failed_peer);
 
 /// Prints a line on standard error, in one write.
 fn report(event: &str) {
@@ -181,7 +181,8 @@ impl Drop for Process {
 
 impl Process {
     fn start(operation: &str, id: &ncclUniqueId, ranks: usize, rank: usize, memory: &str) -> Self {
-        let mut command = processes::command(&format!("repeat {operation} {memory}"), id, ranks, &[rank]);
+        let mut command =
+            processes::command(&format!("repeat_operation {operation} {memory}"), id, ranks, &[rank]);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("this program can be started");
         let (sender, lines) = mpsc::channel();
         let errors = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -353,7 +354,8 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
         for kind in ["alone", "group", "nonblocking"] {
             let id = unique_id();
             let start = |rank| {
-                let mut command = processes::command(&format!("pending {way} {kind}"), &id, 2, &[rank]);
+                let mut command =
+                    processes::command(&format!("call_with_a_failed_peer {way} {kind}"), &id, 2, &[rank]);
                 command.envs([FAILURES_WAIT]).stdin(Stdio::piped()).spawn().unwrap()
             };
             let [mut waiting, failing] = [start(0), start(1)];
@@ -372,6 +374,6 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
 #[test]
 fn timeout_fails_a_pending_operation() {
     let variables = [&[FAILURES_WAIT][..], &processes::limits()].concat();
-    let printed = processes::run("pending destroy limit", [[0], [1]], &variables).concat();
+    let printed = processes::run("call_with_a_failed_peer destroy limit", [[0], [1]], &variables).concat();
     assert!(printed.contains("it stays pending until this rank aborts"), "{printed}");
 }

@@ -17,7 +17,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 /// The limit for an event, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet, "identities" => compare_identities }
+rank_tasks!(follow_script, call_unserved, stay_quiet, compare_identities);
 
 /// Makes the calls of this rank's script (`A`, an all-reduce; `B`, a broadcast; `0`, an empty all-reduce; `X`, an abort), waits
 /// for the end of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
@@ -111,7 +111,7 @@ fn free_address() -> String {
 
 #[test]
 fn communicators_have_one_identity_in_reports_and_for_observers() {
-    processes::run("identities", [[0]], &enabled(&free_address()));
+    processes::run("compare_identities", [[0]], &enabled(&free_address()));
 }
 
 /// The processes of a job whose ranks follow scripts.
@@ -124,7 +124,7 @@ impl Job {
     fn start(scripts: &str) -> Self {
         let (id, size, address) = (unique_id(), scripts.split(',').count(), free_address());
         let start = |rank| {
-            let mut command = processes::command(&format!("script {scripts}"), &id, size, &[rank]);
+            let mut command = processes::command(&format!("follow_script {scripts}"), &id, size, &[rank]);
             command.envs(enabled(&address)).stdin(Stdio::piped()).spawn().unwrap()
         };
         Self { ranks: (0..size).map(start).collect(), address }
@@ -290,7 +290,7 @@ fn killed_rank_is_dead_and_monitored() {
 #[test]
 fn service_is_off_unless_enabled_by_the_environment() {
     for variables in [&[][..], &[("NCCL_RAS_ENABLE", "0"), ("NCCL_RAS_ADDR", "127.0.0.1:1")]] {
-        processes::run("quiet", [[0]], variables);
+        processes::run("stay_quiet", [[0]], variables);
     }
 }
 
@@ -299,7 +299,7 @@ fn port_in_use_does_not_affect_the_job() {
     // The port of another program, which does not share it.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for address in [&taken.local_addr().unwrap().to_string(), "127.0.0.1", "no-such-host.invalid:1"] {
-        processes::run("unserved", [[0], [1]], &enabled(address));
+        processes::run("call_unserved", [[0], [1]], &enabled(address));
     }
 }
 

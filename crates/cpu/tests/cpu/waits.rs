@@ -16,7 +16,7 @@ use crate::common::{
 use libnccl::observer::CommunicatorId;
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
-rank_tasks! { "rank" => follow, "sum_until_error" => sum_until_error }
+rank_tasks!(follow, sum_until_error);
 
 /// The elements of a sum that takes most of a process's time.
 const LONG: usize = 8 << 20;
@@ -84,7 +84,7 @@ fn start(tasks: &[&str]) -> Vec<Child> {
 }
 
 fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
-    let mut command = processes::command(&format!("rank {task}"), id, ranks, &[rank]);
+    let mut command = processes::command(&format!("follow {task}"), id, ranks, &[rank]);
     command.envs(processes::limits()).spawn().unwrap()
 }
 

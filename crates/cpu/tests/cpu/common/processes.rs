@@ -61,13 +61,13 @@ impl RankProcess {
 /// The body of a rank process.
 pub(crate) type Task = fn(&RankProcess);
 
-/// Registers the functions that this file's tests run in rank processes: `rank_tasks! { "sum" => sum }`.
+/// Registers the functions that this file's tests run in rank processes, by their names: `rank_tasks!(sum, hang)`.
 macro_rules! rank_tasks {
-    ($($name:expr => $function:path),* $(,)?) => {
+    ($($function:path),* $(,)?) => {
         /// Runs a task in a rank process; does nothing when `cargo test` runs it.
         #[test]
         fn rank_process() {
-            $crate::common::processes::run_task(&[$(($name, $function)),*]);
+            $crate::common::processes::run_task(&[$((stringify!($function), $function)),*]);
         }
     };
 }

@@ -130,7 +130,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
             });
             // The root is here, and the other rank has connected.
             wait_for_peers(&token, 1);
-            let mut new = spawn("grow", &token, ranks, 2);
+            let mut new = spawn("children::join_as_new_rank", &token, ranks, 2);
             if ranks == 4 {
                 wait_for_peers(&token, 2);
                 kill(&mut new);

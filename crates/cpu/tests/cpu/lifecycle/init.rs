@@ -109,7 +109,7 @@ fn invalid_config_on_one_rank_fails_the_others() {
 
 #[test]
 fn log_reports_init_destroy_and_abort() {
-    let mut command = processes::command("log", &unique_id(), 1, &[0]);
+    let mut command = processes::command("init::log_lifecycle", &unique_id(), 1, &[0]);
     command.env_remove("NCCL_DEBUG_SUBSYS").env_remove("NCCL_DEBUG_FILE").env("NCCL_DEBUG", "INFO");
     let text = finish(command.spawn().unwrap());
     let events: Vec<&str> =

@@ -15,15 +15,15 @@ use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 use crate::common::processes::RankProcess;
 use crate::common::{Comm, I32, OK, STREAM, all_reduce, init_nonblocking, last_error, unique_id, wait_async};
 
-rank_tasks! {
-    "derive_out_of_descriptors" => resource_limits::derive_out_of_descriptors,
-    "grow" => children::join_as_new_rank,
-    "hang" => hang,
-    "init_beyond_file_size_limit" => resource_limits::init_beyond_file_size_limit,
-    "init_out_of_descriptors" => resource_limits::init_out_of_descriptors,
-    "log" => init::log_lifecycle,
-    "without_threads" => resource_limits::make_calls_without_threads,
-}
+rank_tasks!(
+    resource_limits::derive_out_of_descriptors,
+    children::join_as_new_rank,
+    hang,
+    resource_limits::init_beyond_file_size_limit,
+    resource_limits::init_out_of_descriptors,
+    init::log_lifecycle,
+    resource_limits::make_calls_without_threads
+);
 
 pub(crate) const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 

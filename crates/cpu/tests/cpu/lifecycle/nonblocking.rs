@@ -9,7 +9,7 @@ use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
 use super::{init_nonblocking_pair, sum};
 use crate::common::{
     ARGUMENT, Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, async_error,
-    in_group, init_nonblocking, last_error, nonblocking, unique_id, wait_async,
+    in_group, init_nonblocking, last_error, nonblocking, unique_id, wait_async, wait_for_peers,
 };
 
 /// Numbers that calls in progress use, so that they are accessed by their address alone.
@@ -52,17 +52,9 @@ fn completed_call_stays_successful_after_peer_abort() {
     end(comms);
     assert_eq!(numbers.0, [2; 2]);
 
-    // Likewise for an initialization, and for a split, where both parent and child are polled.
+    // Likewise for an initialization.
     let id = unique_id();
     end([init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)]);
-    let comms = init_nonblocking_pair();
-    let mut children = [ptr::null_mut(); 2];
-    for (comm, child) in comms.iter().zip(&mut children) {
-        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), OK);
-    }
-    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-    end(children.map(Comm));
-    comms.into_iter().for_each(Comm::destroy);
 }
 
 /// The text of a wait is not an error, and is returned only for its communicator.
@@ -96,7 +88,9 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
 fn failed_nonblocking_init_leaves_comm_to_query() {
     let _alone = alone();
     let id = unique_id();
-    let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 3, 1)];
+    let root = init_nonblocking(id, 2, 0);
+    wait_for_peers(&id, 0);
+    let comms = [root, init_nonblocking(id, 3, 1)];
     for comm in comms {
         assert_eq!(wait_async(comm.0), USAGE);
         assert_eq!(sum(comm.0, 1), Err(USAGE));

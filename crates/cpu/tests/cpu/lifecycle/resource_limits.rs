@@ -115,7 +115,7 @@ fn derived_comm_with_rank_out_of_descriptors_returns_remote_error() {
     let _alone = alone();
     for task in ["split", "shrink", "grow"] {
         let id = unique_id();
-        let mut child = spawn(&format!("derive_out_of_descriptors {task}"), &id, 3, 2);
+        let mut child = spawn(&format!("resource_limits::derive_out_of_descriptors {task}"), &id, 3, 2);
         let comms = on_threads(2, |rank| init_rank(id, 3, rank).unwrap());
         on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(3)));
         let mut token = ncclUniqueId::default();
@@ -143,7 +143,7 @@ fn init_out_of_descriptors_returns_system_error() {
     let id = unique_id();
     let root = init_nonblocking(id, 2, 0);
     wait_for_peers(&id, 0);
-    finish(spawn("init_out_of_descriptors", &id, 2, 1));
+    finish(spawn("resource_limits::init_out_of_descriptors", &id, 2, 1));
     assert_eq!(wait_async(root.0), REMOTE);
     assert_last_error(
         "rank 1 failed before all ranks had joined: the ranks' shared memory cannot be received: ",
@@ -154,10 +154,10 @@ fn init_out_of_descriptors_returns_system_error() {
 /// The program `init2` under a limit of file sizes: SIGXFSZ ended it.
 #[test]
 fn init_beyond_the_file_size_limit_returns_system_error() {
-    processes::run("init_beyond_file_size_limit", [[0]], &[]);
+    processes::run("resource_limits::init_beyond_file_size_limit", [[0]], &[]);
 }
 
 #[test]
 fn nonblocking_calls_without_threads_return_system_error() {
-    processes::run("without_threads", [[0]], &[]);
+    processes::run("resource_limits::make_calls_without_threads", [[0]], &[]);
 }
