@@ -80,7 +80,6 @@ fn drop_privileges(hide: bool) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Runs `body` for each rank of this process on a thread.
 fn on_own_ranks(process: &RankProcess, body: impl Fn(usize, Comm) + Sync) {
     // Ends the test harness's unfinished line.
     println!();
@@ -121,7 +120,6 @@ fn run(task: &str, processes: &[&[usize]]) -> Vec<String> {
     printed.lines().filter_map(|line| Some(line.split_once(" NCCL INFO ")?.1.to_owned())).collect()
 }
 
-/// One process per rank.
 const PROCESSES: [&[usize]; 3] = [&[0], &[1], &[2]];
 
 const DIRECT: &str = ": direct, because the ranks can map each other's buffers";

@@ -51,7 +51,6 @@ fn warn() {
 }
 
 fn log_calls(Comm(comm): Comm) {
-    // On host memory, streams are not used.
     let (mut element, stream) = (1, ptr::without_provenance_mut(0x5_7000));
     let place: *mut c_void = (&raw mut element).cast();
     println!("the handle is {comm:p}.");

@@ -10,7 +10,6 @@ use crate::common::{
     ARGUMENT, Comm, Memory, OK, USAGE, alone, assert_last_error, assert_sum, init, on_threads,
 };
 
-/// Calls a function of the device API.
 macro_rules! device {
     ($name:ident($($argument:expr),*)) => {{
         let function = libnccl_cpu::DEVICE_TABLE.$name.expect(stringify!($name));

@@ -20,7 +20,6 @@ use crate::common::{
 /// Published with the call by two ranks and by four; by four alone; only where the ranks are processes; never.
 const SIZES: [usize; 4] = [4, 8 << 10, 16 << 10, 1 << 20];
 
-/// The mistake of the rank that errs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mistake {
     OtherRoot,
@@ -146,7 +145,6 @@ fn cuda(name: &CStr, [one, two]: [usize; 2]) -> c_int {
     }
 }
 
-/// Makes a device current on this thread.
 fn enter(device: usize) {
     let mut context = 0_usize;
     let address = (&raw mut context).expose_provenance();
@@ -154,7 +152,6 @@ fn enter(device: usize) {
     assert_eq!(cuda(c"cuCtxSetCurrent", [context, 0]), 0);
 }
 
-/// Calls for both ranks in one thread, in a group and then without.
 fn call_for_both_ranks_on_streams(_: &RankProcess) {
     assert_eq!(cuda(c"cuInit", [0, 0]), 0);
     enter(0);

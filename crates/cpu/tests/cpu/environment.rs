@@ -72,7 +72,6 @@ fn squat(process: &RankProcess) {
     thread::sleep(Duration::from_secs(1000));
 }
 
-/// Shrinks two communicators at the same time.
 fn shrink_two(process: &RankProcess) {
     let comms = [join_at_address(process), join_at_address(process)];
     on_threads(2, |index| {
@@ -123,7 +122,6 @@ fn init_device_twice(_: &RankProcess) {
     on_threads(3, |rank| assert_sum({ comms[rank] }.0, 3));
 }
 
-/// Runs a task at each rank, with a variable set.
 fn run(tasks: &[&str], name: &str, value: &str) {
     let start = |(rank, task): (usize, &&str)| {
         let mut command = processes::command(task, &ncclUniqueId::default(), tasks.len(), &[rank]);

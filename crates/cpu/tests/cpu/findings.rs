@@ -29,7 +29,6 @@ rank_tasks!(
     grow_by_one
 );
 
-/// Runs two ranks with these variables, and returns the output of each.
 #[track_caller]
 fn run(task: &str, variables: &[(&str, &str)]) -> Vec<String> {
     processes::run(task, [[0], [1]], variables)
@@ -38,7 +37,6 @@ fn run(task: &str, variables: &[(&str, &str)]) -> Vec<String> {
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
-/// Destroys three communicators, each with a send that no rank receives.
 fn messages(process: &RankProcess) {
     let parent = process.join();
     for count in 1..=3 {
@@ -111,7 +109,6 @@ fn make(comm: Comm, rank: usize) {
 
 static SCALAR: f32 = 2.0;
 
-/// Leaks the objects of rank 0, and its communicator.
 fn leaks(process: &RankProcess) {
     let comm = process.join();
     make(comm, process.rank());
@@ -291,7 +288,6 @@ fn finding_has_a_stack_trace_if_enabled() {
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
 }
 
-/// Passes arguments that NCCL accepts but does not document.
 fn pass_undocumented_arguments(process: &RankProcess) {
     let comm = process.join();
     let (memory, mut child, mut window) = (Memory::new(1024), ptr::null_mut(), ptr::null_mut());

@@ -74,7 +74,6 @@ fn init_with_damaged_or_foreign_id_error_names_the_cause() {
     comm.destroy();
 }
 
-/// Returns the address at which the ranks of this id rendezvous.
 fn rendezvous_address(id: &ncclUniqueId) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(rendezvous_name(id).as_bytes()).expect("a short name")
 }
@@ -84,7 +83,6 @@ fn socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket")
 }
 
-/// Returns random bytes of random length.
 fn noise(random: &mut Random) -> Vec<u8> {
     let largest = random.pick(&[1, 4, 8, 33, 64, 1024, 1100, 60_000]);
     let mut bytes = vec![0; random.below(largest + 1)];
@@ -127,7 +125,6 @@ fn intrude(id: &ncclUniqueId, seed: u64, over: &AtomicBool) -> usize {
     held.len()
 }
 
-/// Initializes ranks among unauthenticated connections for `time`.
 fn rendezvous_among_intruders(time: Duration, seed: u64) {
     let (mut random, end, mut connections) = (Random(seed), Instant::now() + time, 0);
     while Instant::now() < end {
@@ -157,7 +154,6 @@ fn unauthenticated_connections_do_not_disturb_init() {
     in_own_process(MINUTE, |seed| rendezvous_among_intruders(Duration::from_millis(500), seed));
 }
 
-/// Sends a message with these files.
 fn send_reply(connection: &OwnedFd, message: &[u8], files: &[OwnedFd]) {
     let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
@@ -165,7 +161,6 @@ fn send_reply(connection: &OwnedFd, message: &[u8], files: &[OwnedFd]) {
     if !borrowed.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&borrowed));
     }
-    // The other side may have closed.
     let _ = sendmsg(connection, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
 }
 
@@ -181,7 +176,6 @@ fn wrong_files() -> Vec<OwnedFd> {
     memory.into_iter().chain(others).chain([socket()]).collect()
 }
 
-/// A rank joins rendezvous whose root is this test.
 #[test]
 fn init_with_fake_root_returns_error() {
     in_own_process(MINUTE, |seed| {

@@ -20,7 +20,6 @@ rank_tasks!(use_buffer, recover, raise);
 
 const PAGE: usize = 1 << 16;
 
-/// The usable bytes of a buffer that is too short.
 const SHORT: usize = 2 * PAGE;
 
 const LONG: usize = 4 << 20;
@@ -53,7 +52,6 @@ fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
     start
 }
 
-/// Makes the call of a rank on these buffers.
 fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm) -> ncclResult_t {
     let (count, good, buffer) =
         (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
@@ -125,7 +123,6 @@ fn run(task: &str, ranks: &[&[usize]], variables: &[(&str, &str)]) -> Vec<(Optio
     children.into_iter().map(end).collect()
 }
 
-/// The ranks of two processes.
 const TWO: &[&[usize]] = &[&[0], &[1]];
 
 const PROGRAMS: &[(&str, &str, usize, &str)] = &[

@@ -13,7 +13,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 rank_tasks!(sum_and_split_as_threads, wait_for_late_rank);
 
-/// The limit of memory for a process with many ranks.
 const MEMORY: u64 = 2 << 30;
 
 /// Returns the peak resident memory of this process, shared memory included.

@@ -19,7 +19,6 @@ fn free(memory: *mut c_void) -> ncclResult_t {
     nccl!(ncclMemFree(memory))
 }
 
-/// Counts the file descriptors of shared memory.
 fn files() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = links.flat_map(|link| std::fs::read_link(link.path()));

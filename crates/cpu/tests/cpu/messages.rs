@@ -49,11 +49,9 @@ fn run(task: &str, variables: &[(&str, &str)]) -> String {
     processes::run(task, [[0, 1]], variables).concat()
 }
 
-/// The limit for a program that must end.
 const LIMIT: (&str, &str) = ("LIBNCCL_CPU_TIMEOUT", "60");
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
-/// Runs `body` for both ranks of this process, each on a thread.
 fn on_both(process: &RankProcess, body: impl Fn(usize, Comm) + Sync) {
     on_threads(2, |rank| body(rank, process.join_as(rank)));
 }
@@ -70,7 +68,6 @@ fn assert_prints(printed: &str, part: &str) {
     assert_eq!(printed.matches(part).count(), 1, "{part:?} once in {printed}");
 }
 
-/// Exchanges with another count, and then with the same one.
 fn send_after_mismatch(process: &RankProcess) {
     let (rank, Comm(comm), memory) = (process.rank(), process.join(), Memory::new(100_000));
     memory.elements().fill(if rank == 0 { 7 } else { 0 });

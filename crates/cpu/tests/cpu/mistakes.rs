@@ -20,7 +20,6 @@ use libnccl::sys::{ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
-/// Elements that no transport buffers.
 const LONG: usize = 1 << 20;
 
 rank_tasks!(make);
@@ -115,7 +114,6 @@ fn has_parts(line: &str, pattern: &str) -> bool {
     })
 }
 
-/// Prints the error of a call that failed.
 fn report(code: ncclResult_t) {
     if code != OK {
         eprintln!("{code:?}: {}", last_error());
@@ -214,7 +212,6 @@ fn make(process: &RankProcess) {
     }
 }
 
-/// Makes a mistake as a rank of a communicator.
 fn make_as_member(mistake: &str, rank: usize, comm: Comm) {
     let child = || split(comm.0, 0, 0).unwrap();
     let destroy = || report(nccl!(ncclCommDestroy(comm.0)));

@@ -27,7 +27,6 @@ fn signal(peer: usize, index: i32, context: i32, comm: ncclComm_t) -> ncclResult
     nccl!(ncclSignal(peer as i32, index, context, 0, comm, STREAM))
 }
 
-/// Waits for a signal of a peer.
 fn wait(peer: usize, comm: ncclComm_t) -> ncclResult_t {
     let mut one = ncclWaitSignalDesc_t { opCnt: 1, peer: peer as i32, sigIdx: 0, ctx: 0 };
     nccl!(ncclWaitSignal(1, &mut one, comm, STREAM))

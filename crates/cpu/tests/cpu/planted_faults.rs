@@ -12,7 +12,6 @@ use crate::common::{
 rank_tasks!(slow, endless, wrong, healthy);
 
 const RANKS: usize = 4;
-/// The rank with the fault.
 const FAULTY: usize = 2;
 const DELAY: Duration = Duration::from_millis(800);
 

@@ -1,30 +1,27 @@
 //! Rank processes that repeat one operation until one of them dies: the others get an error within a second.
 //!
-//! A rank process prints its progress on standard error, and takes commands on standard input. A failure prints its seed;
-//! `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu rank_failure` repeats it, as far as the timing of
-//! processes can be repeated.
+//! A failure prints its seed; `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu rank_failure` repeats it, as
+//! far as the timing of processes can be repeated.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::ManuallyDrop;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Arguments, COLLECTIVES, Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy,
-    in_group, init_with, receive, split, unique_id, wait_async, wait_for_peers,
+    Arguments, COLLECTIVES, Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, Watchdog, async_error,
+    busy, in_group, init_with, receive, split, unique_id, wait_async, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 
-/// Time within which the survivors must detect a failure, the limit on a loaded machine, and the limit of any other step.
+/// Time within which the survivors must detect a failure, and the limit on a loaded machine.
 const NOTICE: Duration = Duration::from_secs(1);
 const LOADED: Duration = Duration::from_secs(10);
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Elements of a small operation, and of a large one, which takes many steps or uses the peers' memory directly.
 const SMALL: usize = 100;
@@ -33,7 +30,6 @@ const LARGE: usize = 1_100_000;
 /// The operations that a rank can repeat, apart from the collectives on large buffers.
 const OTHERS: [&str; 4] = ["small", "ring", "signals", "split"];
 
-/// The rank of this process.
 struct Rank {
     comm: ncclComm_t,
     ranks: i32,
@@ -43,7 +39,6 @@ struct Rank {
 }
 
 impl Rank {
-    /// Makes the calls of an operation.
     fn operate(&self, name: &str, root: i32) -> ncclResult_t {
         let sum = |count| Arguments { count, data_type: F32, op: SUM, root };
         match name {
@@ -82,7 +77,6 @@ impl Rank {
         }
     }
 
-    /// Splits the ranks into odd and even ones, and reduces on the child.
     fn split(&self) -> ncclResult_t {
         let child = match split(self.comm, self.rank % 2, 0) {
             Ok(child) => child,
@@ -105,153 +99,99 @@ fn memory(count: usize, from_nccl: bool) -> *mut c_void {
 
 rank_tasks!(repeat_operation, call_with_a_failed_peer);
 
-/// Prints a line on standard error, in one write.
-fn report(event: &str) {
-    // Fails if the parent has exited; then the process ends anyway.
-    let _ = std::io::stderr().write_all(format!("\n{event}\n").as_bytes());
+/// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails. Tears down the
+/// communicator at the end of the standard input. Dies before, in the way and after the microseconds of the other arguments.
+fn repeat_operation(process: &RankProcess) {
+    let [operation, kind, death @ ..] = &process.arguments[..] else { panic!("no operation") };
+    let prepare_death = || {
+        if let [cause, delay] = death {
+            let (cause, delay) = (cause.clone(), Duration::from_micros(delay.parse().unwrap()));
+            thread::spawn(move || {
+                thread::sleep(delay);
+                die(&cause);
+            });
+        }
+    };
+    if operation == "init" {
+        prepare_death();
+    }
+    // Signals need a window, or this option.
+    let (mut code, Comm(comm)) =
+        init_with(process.id, process.ranks, process.rank(), |config| config.rmaEagerInit = 1);
+    if code == OK {
+        let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
+        let [send, receive] = [(); 2].map(|()| memory(LARGE * process.ranks, kind == "nccl"));
+        let me = Rank { comm, ranks, rank, send, receive };
+        prepare_death();
+        code =
+            (0..).map(|turn| me.operate(operation, turn % ranks)).find(|code| *code != OK).expect("an error");
+    }
+    eprintln!("\nerror {}", code.0);
+    // Each rank must detect the failure itself, not the exit of another survivor.
+    let _ = std::io::stdin().read_to_end(&mut vec![]);
+    if !comm.is_null() {
+        let is_abort = process.rank() % 2 == 0;
+        assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
+    }
 }
 
-/// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails.
-fn repeat_operation(process: &RankProcess) {
+/// Kills this process, or makes it exit.
+fn die(cause: &str) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(rustix::process::Resource::Core, none).expect("no core files");
-    let (sender, finish) = mpsc::channel();
-    thread::spawn(move || {
-        for command in std::io::stdin().lines().map_while(Result::ok) {
-            match command.as_str() {
-                "exit" => std::process::exit(0),
-                "crash" => std::process::abort(),
-                "fork" => fork(),
-                other => sender.send(other.to_owned()).expect("the main thread waits"),
+    // SAFETY: the forked child, which inherits this process's descriptors, calls only async-signal-safe functions.
+    unsafe {
+        match cause {
+            "exit" => std::process::exit(0),
+            "crash" => std::process::abort(),
+            "fork" if libc::fork() == 0 => {
+                libc::alarm(5);
+                libc::pause();
+            }
+            _ => {
+                libc::kill(libc::getpid(), libc::SIGKILL);
             }
         }
-        // The parent has exited.
-        std::process::exit(1);
+    }
+}
+
+fn start(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    let mut command = processes::command(&format!("repeat_operation {task}"), id, ranks, &[rank]);
+    command.stdin(Stdio::piped()).spawn().unwrap()
+}
+
+/// Expects each process to report that another one has failed, within a limit for all of them, and to end then.
+fn expect_errors(survivors: Vec<Child>, limit: Duration) {
+    let (_watchdog, began) = (Watchdog::new(Duration::from_secs(60)), Instant::now());
+    let reading = survivors.into_iter().map(|mut child| {
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let error = lines.find(|line| line.starts_with("error ")).expect("an error");
+        assert_eq!(error, format!("error {}", REMOTE.0));
+        (child, lines)
     });
-
-    let (operation, from_nccl) = (&process.arguments[0], process.arguments[1] == "nccl");
-    // Signals need a window, or this.
-    let (code, Comm(comm)) =
-        init_with(process.id, process.ranks, process.rank(), |config| config.rmaEagerInit = 1);
-    if code != OK {
-        return report(&format!("error {}", code.0));
-    }
-    let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
-    let [send, receive] = [(); 2].map(|()| memory(LARGE * process.ranks, from_nccl));
-    let me = Rank { comm, ranks, rank, send, receive };
-    report("joined");
-    let error = (0..)
-        .map(|turn| me.operate(operation, turn % ranks))
-        .find(|code| *code != OK)
-        .expect("it runs until an error");
-    report(&format!("error {}", error.0));
-    // Each rank must detect the failure itself, not the exit of another survivor.
-    let is_abort = finish.recv().expect("a command") == "abort";
-    assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
-    report("ended");
-}
-
-/// Forks a child that inherits this process's descriptors, and does nothing.
-fn fork() {
-    // SAFETY: the child calls only async-signal-safe functions; the alarm kills it if the test does not.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        loop {
-            // SAFETY: as above.
-            unsafe { (libc::alarm(LIMIT.as_secs() as u32), libc::pause()) };
-        }
-    }
-    report(&format!("forked {child}"));
-}
-
-/// The process of a rank, which is killed when it is dropped.
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-    seen: String,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    let survivors: Vec<_> = reading.collect();
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+    for (mut child, _lines) in survivors {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 }
 
-impl Process {
-    fn start(operation: &str, id: &ncclUniqueId, ranks: usize, rank: usize, memory: &str) -> Self {
-        let mut command =
-            processes::command(&format!("repeat_operation {operation} {memory}"), id, ranks, &[rank]);
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("this program can be started");
-        let (sender, lines) = mpsc::channel();
-        let errors = BufReader::new(child.stderr.take().expect("a pipe"));
-        // The receiver is dropped when the test ends.
-        thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { child, lines, seen: String::new() }
-    }
-
-    /// Waits for a line that begins so, and returns the rest of it.
-    #[track_caller]
-    fn expect(&mut self, start: &str, limit: Duration) -> String {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => match line.strip_prefix(start) {
-                    Some(rest) => return rest.trim().to_owned(),
-                    None => self.seen += &(line + "\n"),
-                },
-                Err(error) => panic!("no {start:?} within {limit:?}, {error}:\n{}", self.seen),
-            }
-        }
-    }
-
-    fn command(&mut self, command: &str) {
-        // It may have ended.
-        let _ = writeln!(self.child.stdin.as_mut().expect("a pipe"), "{command}");
-    }
-
-    /// Kills the process with a signal, or makes it exit.
-    fn die(&mut self, cause: &str) {
-        if cause == "kill" {
-            self.child.kill().expect("a process can be killed");
-        }
-        self.command(cause);
-        self.child.wait().expect("it ends");
-    }
-}
-
-/// Expects each process to report that another one has failed, within a limit for all of them.
-fn expect_errors(survivors: &mut [Process], limit: Duration) {
-    let deadline = Instant::now() + limit;
-    for survivor in survivors.iter_mut() {
-        let error = survivor.expect("error ", deadline.saturating_duration_since(Instant::now()));
-        assert_eq!(error, REMOTE.0.to_string());
-    }
-}
-
-/// Kills one of the ranks that repeat an operation.
 fn fail_one_rank(operation: &str, seed: u64, limit: Duration) {
     let mut random = Random(seed);
     let (ranks, memory) = (3 + random.below(2), random.pick(&["nccl", "allocator"]));
-    let cause = random.pick(&["kill", "kill", "exit", "crash"]);
+    let (cause, delay) = (random.pick(&["kill", "kill", "exit", "crash"]), random.below(150_000));
     println!(
-        "operation {operation}, seed {seed}: one of {ranks} ranks, memory from {memory}, dies by {cause}"
+        "{operation}, seed {seed}: one of {ranks} ranks, memory from {memory}, {cause} after {delay} us"
     );
     let (id, order) = (unique_id(), random.shuffled(ranks));
-    let mut all: Vec<_> =
-        order.iter().map(|rank| Process::start(operation, &id, ranks, *rank, memory)).collect();
-    all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
-    thread::sleep(Duration::from_micros(random.below(150_000) as u64));
-    all.swap_remove(random.below(ranks)).die(cause);
-    expect_errors(&mut all, limit);
-    for survivor in &mut all {
-        survivor.command(random.pick(&["abort", "destroy"]));
-        survivor.expect("ended", LIMIT);
-    }
+    let mut victim = start(&format!("{operation} {memory} {cause} {delay}"), &id, ranks, order[0]);
+    let survivors: Vec<_> =
+        order[1..].iter().map(|rank| start(&format!("{operation} {memory}"), &id, ranks, *rank)).collect();
+    victim.wait().unwrap();
+    expect_errors(survivors, limit);
 }
 
-/// Runs a number of failures, each with the next operation.
 fn fail(number: usize, first: u64, limit: Duration) {
     let operations: Vec<&str> = COLLECTIVES.iter().map(|collective| collective.0).chain(OTHERS).collect();
     for seed in (first..).take(number) {
@@ -273,30 +213,22 @@ fn two_hundred_rank_failures_are_noticed_within_a_second() {
     fail(200, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(fresh_seed), NOTICE);
 }
 
-/// A rank dies during initialization, or another rank does while its forked child keeps the connections open.
+/// The third rank never joins, and a forked child of the one that dies may keep its connections open.
 #[test]
 fn failure_during_init_ends_init() {
-    for (victim, forks) in [(0, false), (1, false), (0, true), (1, true)] {
-        let id = unique_id();
-        let start = |rank| Process::start("small", &id, 3, rank, "allocator");
+    for (victim, cause) in [(0, "kill"), (1, "kill"), (0, "fork"), (1, "fork")] {
+        let (id, mut early) = (unique_id(), vec![]);
         // The first process is the root.
-        let mut early = vec![];
         for rank in 0..2 {
-            early.push(start(rank));
+            let death = if rank == victim { format!("{cause} 1500000") } else { String::new() };
+            early.push(start(format!("init - {death}").trim_end(), &id, 3, rank));
             wait_for_peers(&id, rank);
         }
-        let child = forks.then(|| {
-            early[victim].command("fork");
-            early[victim].expect("forked ", LIMIT).parse().expect("a number")
-        });
-        early.swap_remove(victim).die("kill");
-        expect_errors(&mut early, LOADED);
-        if victim == 0 && forks {
+        early.swap_remove(victim).wait().unwrap();
+        expect_errors(early, LOADED);
+        if victim == 0 && cause == "fork" {
             // The socket still exists, but no root accepts connections.
-            expect_errors(&mut [start(2)], LOADED);
-        }
-        if let Some(child) = child.and_then(rustix::process::Pid::from_raw) {
-            rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
+            expect_errors(vec![start("init -", &id, 3, 2)], LOADED);
         }
     }
 }

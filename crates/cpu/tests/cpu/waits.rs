@@ -18,7 +18,6 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks!(follow, sum_until_error);
 
-/// The elements of a sum that takes most of a process's time.
 const LONG: usize = 8 << 20;
 
 /// Prints the error of a call, which must be a timeout of a wait.
@@ -27,7 +26,6 @@ fn print_remote_error(code: ncclResult_t) {
     eprintln!("error: {}", last_error());
 }
 
-/// Follows the script in its arguments.
 fn follow(process: &RankProcess) {
     let (mut comm, mut number) = (ptr::null_mut(), [0_i32]);
     for word in process.arguments.iter().map(String::as_str) {
@@ -76,7 +74,6 @@ fn name(id: &ncclUniqueId) -> String {
     format!("in communicator {}", CommunicatorId::of_unique_id(&libnccl::UniqueId::from_c_chars(id.internal)))
 }
 
-/// Starts a task on each rank, with short limits.
 fn start(tasks: &[&str]) -> Vec<Child> {
     let id = unique_id();
     let command = |(rank, task): (usize, &&str)| start_rank(task, &id, tasks.len(), rank);

@@ -39,7 +39,6 @@ const INLINE: usize = 5;
 const EAGER: usize = 40;
 const STAGED: usize = 128;
 
-/// One rank of a model.
 struct Rank {
     state: Arc<SharedState>,
     rank: usize,
@@ -137,7 +136,6 @@ impl Rank {
         collective.run(self.context()).await
     }
 
-    /// All-reduces `length` bytes.
     fn all_reduce(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
         self.run(self.call(Function::ALL_REDUCE, length, &send, &receive)).unwrap();
@@ -149,7 +147,6 @@ impl Rank {
         receive.fill(|_| 0);
     }
 
-    /// All-gathers `length` bytes of each rank.
     fn all_gather(&self, round: usize, length: usize) {
         let receive = Buffer::new(length * self.state.ranks());
         let send = Buffer::filled(self.rank, round, length);
@@ -159,7 +156,6 @@ impl Rank {
         receive.fill(|_| 0);
     }
 
-    /// Broadcasts `length` bytes of rank 0.
     fn broadcast(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
         self.run(self.call(Function::named("broadcast"), length, &send, &receive)).unwrap();

@@ -20,10 +20,9 @@ fn error_is_decoded_from_any_bytes() {
     assert_eq!(decode(remote, b"a\nb"), (remote, "a b".into(), false));
     assert_eq!(decode(remote | LEFT, b"a\xffb"), (remote, "a\u{fffd}b".into(), true));
     assert!(decode(remote, b"\n").1.contains("without a text"));
-    for code in [ncclResult_t::ncclInProgress.0, ncclResult_t::ncclNumResults.0, !LEFT] {
-        let text = format!("another rank sent result code {code} at the rendezvous");
-        assert_eq!(decode(code, b"text"), (remote, text, false));
-    }
+    let code = ncclResult_t::ncclNumResults.0;
+    let text = format!("another rank sent result code {code} at the rendezvous");
+    assert_eq!(decode(code, b"text"), (remote, text, false));
     assert!(Message::from_bytes(&[0; 3]).is_none());
 }
 

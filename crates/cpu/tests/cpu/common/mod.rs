@@ -1,6 +1,5 @@
 //! Helpers of the tests: calls of the table's functions, and ranks as threads or in one thread's group.
 
-/// Calls a function of the table.
 macro_rules! nccl {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         let function = libnccl_cpu::TABLE.$name.expect(stringify!($name));
@@ -102,7 +101,6 @@ pub(crate) fn last_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
-/// Asserts that the last error contains `part`.
 #[track_caller]
 pub(crate) fn assert_last_error(part: &str) {
     assert!(last_error().contains(part), "{}", last_error());
@@ -116,7 +114,6 @@ pub(crate) fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<C
     }
 }
 
-/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
@@ -126,7 +123,6 @@ pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns the number of open file descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -136,7 +132,6 @@ pub(crate) fn rendezvous_name(id: &ncclUniqueId) -> String {
     format!("libnccl-cpu-{}", hex(&id.internal[8..24]))
 }
 
-/// Formats the bytes of an id.
 pub(crate) fn hex(bytes: &[c_char]) -> String {
     bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
 }
@@ -151,14 +146,12 @@ pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     thread::sleep(Duration::from_millis(100));
 }
 
-/// Creates all ranks of a communicator.
 pub(crate) fn init(ranks: usize) -> Vec<Comm> {
     let mut comms = vec![ptr::null_mut(); ranks];
     assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null())), OK);
     comms.into_iter().map(Comm).collect()
 }
 
-/// An element type of the tests' sums.
 pub(crate) trait Element {
     const RAW: ncclDataType_t;
 }
@@ -219,7 +212,6 @@ pub(crate) fn all_reduce<T: Element>(buffer: &mut [T], comm: ncclComm_t) -> nccl
     nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
 }
 
-/// Broadcasts the root's buffer, in place.
 pub(crate) fn broadcast<T: Element>(buffer: &mut [T], root: usize, comm: ncclComm_t) -> ncclResult_t {
     let place = buffer.as_mut_ptr().cast();
     nccl!(ncclBroadcast(place, place, buffer.len(), T::RAW, root as i32, comm, STREAM))

@@ -21,11 +21,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The arguments of a rank process.
 #[derive(Debug)]
 pub(crate) struct RankProcess {
-    /// The words that follow the task's name.
     pub(crate) arguments: Vec<String>,
     pub(crate) id: ncclUniqueId,
     pub(crate) ranks: usize,
-    /// The ranks of this process: usually one.
     pub(crate) own: Vec<usize>,
 }
 
@@ -47,18 +45,15 @@ impl RankProcess {
         self.own[0]
     }
 
-    /// Creates this process's communicator.
     pub(crate) fn join(&self) -> Comm {
         self.join_as(self.rank())
     }
 
-    /// Creates the communicator of one of this process's ranks.
     pub(crate) fn join_as(&self, rank: usize) -> Comm {
         init_rank(self.id, self.ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
     }
 }
 
-/// The body of a rank process.
 pub(crate) type Task = fn(&RankProcess);
 
 /// Registers the functions that this file's tests run in rank processes, by their names: `rank_tasks!(sum, hang)`.
@@ -138,7 +133,6 @@ pub(crate) fn is_own_process() -> bool {
     is_own
 }
 
-/// Starts the process of one rank.
 #[track_caller]
 pub(crate) fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
     command(task, id, ranks, &[rank]).spawn().unwrap()
@@ -161,7 +155,6 @@ pub(crate) fn stop(process: &Child) {
     }
 }
 
-/// Resumes a stopped process.
 pub(crate) fn resume(process: &Child) {
     kill_process(Pid::from_child(process), Signal::CONT).unwrap();
 }

@@ -102,7 +102,6 @@ fn shrink_abort_fails_excluded_ranks_and_does_not_wait_for_an_aborted_survivor()
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
-/// Joins a communicator that grows, as a new rank.
 pub(crate) fn join_as_new_rank(process: &RankProcess) {
     let (ranks, rank) = (process.ranks, process.rank() as i32);
     let comm = grow(ptr::null_mut(), ranks, Some(&process.id), rank).unwrap();

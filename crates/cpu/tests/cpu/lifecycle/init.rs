@@ -12,7 +12,6 @@ use crate::common::{
     init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
-/// Logs an initialization, a split, a destruction and an abort.
 pub(crate) fn log_lifecycle(process: &RankProcess) {
     let Comm(comm) = join(process);
     let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());

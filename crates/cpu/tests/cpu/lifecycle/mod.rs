@@ -27,7 +27,6 @@ rank_tasks!(
 
 pub(crate) const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 
-/// Sums one number per rank.
 pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
     let mut place = [number];
     match all_reduce(&mut place, comm) {
@@ -82,7 +81,6 @@ pub(crate) fn join(process: &RankProcess) -> Comm {
     comm
 }
 
-/// Joins a communicator, and does nothing until the process is killed.
 pub(crate) fn hang(process: &RankProcess) {
     join(process);
     thread::sleep(Duration::from_secs(60));

@@ -25,7 +25,6 @@ impl Numbers {
     }
 }
 
-/// Starts the sum of `count` numbers, in place.
 fn start_sum(Comm(comm): Comm, place: *mut i32, count: usize) -> ncclResult_t {
     nccl!(ncclAllReduce(place.cast(), place.cast(), count, I32, SUM, comm, STREAM))
 }

@@ -18,7 +18,6 @@ use crate::common::{
     wait_for_peers,
 };
 
-/// Fails to initialize because there are no file descriptors left.
 pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
     // Enough to reach the rendezvous, but not to receive anything there.
     limit_descriptors(2);
@@ -26,7 +25,6 @@ pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
     assert_last_error("Too many open files");
 }
 
-/// Fails to initialize because the shared memory exceeds the file size limit.
 pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
     setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), ..getrlimit(Resource::Fsize) }).unwrap();
     for ranks in [1, 2] {
@@ -52,7 +50,6 @@ pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
     thread::sleep(Duration::from_secs(60));
 }
 
-/// Makes nonblocking calls when no thread can be started for them.
 pub(crate) fn make_calls_without_threads(process: &RankProcess) {
     join(process);
     let comm = init_nonblocking(unique_id(), 1, 0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
-use super::{grow, init_nonblocking_pair, shrink, sum};
+use super::{grow, shrink, sum};
 use crate::common::{
     ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error, async_error,
     broadcast, in_group, init, init_nonblocking, init_rank, nonblocking, split, unique_id, wait_async,
