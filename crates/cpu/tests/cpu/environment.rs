@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
     ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads,
-    rendezvous_name, unique_id,
+    rendezvous_name, shrink, unique_id,
 };
 use libnccl::sys::{NCCL_SHRINK_ABORT, ncclUniqueId};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -78,12 +78,9 @@ fn shrink_two(process: &RankProcess) {
         for _ in 0..20 {
             // Not in the same order at all ranks.
             let Comm(comm) = comms[(index + process.rank()) % 2];
-            let (mut child, mut excluded) = (ptr::null_mut(), [2]);
-            let (list, none) = (excluded.as_mut_ptr(), ptr::null_mut());
-            let code = nccl!(ncclCommShrink(comm, list, 1, &mut child, none, NCCL_SHRINK_ABORT as i32));
-            assert_eq!(code, OK, "{}", last_error());
-            assert_sum(child, process.ranks - 1);
-            Comm(child).destroy();
+            let child = shrink(comm, &[2], NCCL_SHRINK_ABORT as i32).unwrap();
+            assert_sum(child.0, process.ranks - 1);
+            child.destroy();
         }
     });
 }

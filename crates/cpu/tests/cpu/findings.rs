@@ -11,7 +11,8 @@ use std::ptr;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Memory, OK, SUM, assert_sum, init_with, on_threads, send, split, unique_id,
+    ARGUMENT, Comm, F32, Memory, OK, SUM, assert_sum, grow, init_with, on_threads, send, shrink, split,
+    unique_id,
 };
 use libnccl::sys::{ncclResult_t, ncclScalarResidence_t};
 use serde_json::Value;
@@ -290,14 +291,13 @@ fn finding_has_a_stack_trace_if_enabled() {
 
 fn pass_undocumented_arguments(process: &RankProcess) {
     let comm = process.join();
-    let (memory, mut child, mut window) = (Memory::new(1024), ptr::null_mut(), ptr::null_mut());
+    let (memory, mut window) = (Memory::new(1024), ptr::null_mut());
     split(comm.0, -7, 0).unwrap().destroy();
     assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory.start.cast(), 4096, &mut window, 0x100)), OK);
     assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
     assert_eq!(nccl!(ncclCommSuspend(comm.0, 4)), OK);
     if process.rank() == 0 {
-        assert_eq!(nccl!(ncclCommShrink(comm.0, [1].as_mut_ptr(), 1, &mut child, ptr::null_mut(), 2)), OK);
-        Comm(child).destroy();
+        shrink(comm.0, &[1], 2).unwrap().destroy();
     }
     comm.destroy();
 }
@@ -319,12 +319,9 @@ fn undocumented_arguments_are_findings_only_in_strict_mode() {
 
 /// Ranks 0 and 1 shrink to continue without rank 2, and pass different flags.
 fn shrink_with_different_flags(process: &RankProcess) {
-    let (comm, mut child) = (process.join(), ptr::null_mut());
+    let comm = process.join();
     if process.rank() < 2 {
-        let (mut excluded, flags) = ([2], process.rank() as i32);
-        let list = excluded.as_mut_ptr();
-        assert_eq!(nccl!(ncclCommShrink(comm.0, list, 1, &mut child, ptr::null_mut(), flags)), OK);
-        Comm(child).destroy();
+        shrink(comm.0, &[2], process.rank() as i32).unwrap().destroy();
     }
     assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
 }
@@ -336,9 +333,7 @@ fn grow_by_one(process: &RankProcess) {
     assert_eq!(nccl!(ncclCommGetUniqueId(comm.0, &mut id)), OK);
     on_threads(2, |rank| {
         let (parent, number) = if rank == 0 { ({ comm }.0, -1) } else { (ptr::null_mut(), 1) };
-        let mut grown = ptr::null_mut();
-        assert_eq!(nccl!(ncclCommGrow(parent, 2, &id, number, &mut grown, ptr::null_mut())), OK);
-        Comm(grown).destroy();
+        grow(parent, 2, Some(&id), number).unwrap().destroy();
     });
     comm.destroy();
 }

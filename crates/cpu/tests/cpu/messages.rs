@@ -315,3 +315,16 @@ fn only_long_sends_wait_for_their_receivers() {
         "(NCCL would queue the send on its stream; here it returns immediately only if it has at most 65536 bytes"
     ));
 }
+
+/// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
+#[test]
+fn message_sent_before_suspend_arrives_after_resume() {
+    let comms = init(2);
+    let (sent, mut received) = ([1, 2, 3], [0; 3]);
+    assert_eq!(send(&sent, 1, comms[0].0), OK);
+    let suspend = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommSuspend(comm.0, 1)), OK));
+    let resume = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommResume(comm.0)), OK));
+    assert_eq!([in_group(suspend), in_group(resume)], [OK; 2]);
+    assert_eq!((receive(&mut received, 0, comms[1].0), received), (OK, sent));
+    comms.into_iter().for_each(Comm::destroy);
+}

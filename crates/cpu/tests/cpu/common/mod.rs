@@ -28,6 +28,7 @@ use libnccl::sys::{
 pub(crate) const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 pub(crate) const ARGUMENT: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 pub(crate) const USAGE: ncclResult_t = ncclResult_t::ncclInvalidUsage;
+pub(crate) const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 pub(crate) const REMOTE: ncclResult_t = ncclResult_t::ncclRemoteError;
 pub(crate) const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
 
@@ -228,6 +229,36 @@ pub(crate) fn receive<T: Element>(buffer: &mut [T], peer: usize, comm: ncclComm_
 pub(crate) fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
     let mut child = ptr::dangling_mut();
     match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
+    let mut place = [number];
+    match all_reduce(&mut place, comm) {
+        OK => Ok(place[0]),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn shrink(comm: ncclComm_t, exclude: &[i32], flags: i32) -> Result<Comm, ncclResult_t> {
+    let (mut list, mut child) = (exclude.to_vec(), ptr::null_mut());
+    let number = list.len() as i32;
+    match nccl!(ncclCommShrink(comm, list.as_mut_ptr(), number, &mut child, ptr::null_mut(), flags)) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn grow(
+    comm: ncclComm_t,
+    ranks: usize,
+    id: Option<&ncclUniqueId>,
+    rank: i32,
+) -> Result<Comm, ncclResult_t> {
+    let (id, mut child) = (id.map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
+    match nccl!(ncclCommGrow(comm, ranks as i32, id, rank, &mut child, ptr::null_mut())) {
         OK => Ok(Comm(child)),
         code => Err(code),
     }

@@ -95,9 +95,9 @@ pub(crate) fn outlast_the_limit() {
 /// and its arguments after spaces.
 #[track_caller]
 pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
-    // The caller's file: `tests/cpu/waits.rs`, or `tests/cpu/lifecycle/init.rs`, whose tasks are in `lifecycle`.
-    let (_, file) = Location::caller().file().rsplit_once("tests/cpu/").unwrap();
-    let module = file.split(['/', '.']).next().unwrap();
+    // The caller's file, such as `tests/cpu/waits.rs`.
+    let (_, file) = Location::caller().file().rsplit_once('/').unwrap();
+    let module = file.trim_end_matches(".rs");
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let mut command = test(&[&format!("{module}::rank_process")]);
     command

@@ -1,32 +1,44 @@
-//! Ranks that run out of file descriptors or threads.
+//! Ranks that run out of file descriptors, memory or threads, and the file descriptors that memory takes.
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::ncclUniqueId;
+use libnccl::sys::{ncclResult_t, ncclUniqueId};
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{SYSTEM, grow, join, shrink, sum};
-use crate::common::processes::{self, RankProcess, finish, kill, spawn};
+use crate::common::processes::{self, RankProcess, finish, is_own_process, kill, spawn};
 use crate::common::{
-    Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, alone, assert_last_error, async_error, in_group,
-    init_nonblocking, init_rank, init_with, last_error, on_threads, split, unique_id, wait_async,
-    wait_for_peers,
+    Comm, OK, PROGRESS, REMOTE, SYSTEM, all_reduce, alone, assert_last_error, assert_sum, async_error, grow,
+    in_group, init_nonblocking, init_rank, init_with, last_error, on_threads, shrink, split, sum, unique_id,
+    wait_async, wait_for_peers,
 };
 
-pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
+rank_tasks!(
+    derive_out_of_descriptors,
+    init_beyond_file_size_limit,
+    init_out_of_descriptors,
+    make_calls_without_threads
+);
+
+/// Sets the current limit of a resource.
+fn limit(resource: Resource, current: u64) {
+    setrlimit(resource, Rlimit { current: Some(current), ..getrlimit(resource) }).unwrap();
+}
+
+fn init_out_of_descriptors(process: &RankProcess) {
     // Enough to reach the rendezvous, but not to receive anything there.
     limit_descriptors(2);
     assert_eq!(init_rank(process.id, process.ranks, process.rank()), Err(SYSTEM), "{}", last_error());
     assert_last_error("Too many open files");
 }
 
-pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
-    setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), ..getrlimit(Resource::Fsize) }).unwrap();
+fn init_beyond_file_size_limit(_: &RankProcess) {
+    limit(Resource::Fsize, 100 << 10);
     for ranks in [1, 2] {
         let id = unique_id();
         on_threads(ranks, |rank| {
@@ -37,8 +49,9 @@ pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
 }
 
 /// Fails to derive a communicator, by the call that the argument names, because there are no file descriptors left.
-pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
-    let Comm(comm) = join(process);
+fn derive_out_of_descriptors(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    assert_sum(comm, process.ranks);
     limit_descriptors(0);
     let derived = match process.arguments[0].as_str() {
         "split" => split(comm, 0, 0),
@@ -50,8 +63,8 @@ pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
     thread::sleep(Duration::from_secs(60));
 }
 
-pub(crate) fn make_calls_without_threads(process: &RankProcess) {
-    join(process);
+fn make_calls_without_threads(process: &RankProcess) {
+    assert_sum(process.join().0, 1);
     let comm = init_nonblocking(unique_id(), 1, 0);
     assert_eq!(wait_async(comm.0), OK);
     let mut child = ptr::null_mut();
@@ -66,8 +79,7 @@ pub(crate) fn make_calls_without_threads(process: &RankProcess) {
 /// Lets this process open only `left` more file descriptors.
 fn limit_descriptors(left: u64) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next + left), ..limit }).unwrap();
+    limit(Resource::Nofile, next + left);
     assert_eq!(File::open("/dev/null").is_ok(), left > 0);
 }
 
@@ -76,7 +88,7 @@ fn exhaust_threads() -> bool {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = pages.split_once(' ').unwrap().0.parse().unwrap();
     let room = (pages * page_size() + (256 << 10)) as u64;
-    setrlimit(Resource::As, Rlimit { current: Some(room), ..getrlimit(Resource::As) }).unwrap();
+    limit(Resource::As, room);
     // A few reuse the stack of a thread that has ended.
     (0..100).any(|_| thread::Builder::new().spawn(thread::park).is_err())
 }
@@ -90,9 +102,7 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
     assert_eq!(sum(child.0, 1), Err(SYSTEM));
     assert_eq!(async_error(child.0), OK, "no call has begun");
     let mut number = [1];
-    let place = number.as_mut_ptr().cast();
-    assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, parent.0, STREAM)), PROGRESS);
-    assert_eq!(wait_async(parent.0), OK);
+    assert_eq!([all_reduce(&mut number, parent.0), wait_async(parent.0)], [PROGRESS, OK]);
 
     let (mut comms, id) = ([ptr::dangling_mut(); 2], unique_id());
     let code = in_group(|| {
@@ -112,7 +122,7 @@ fn derived_comm_with_rank_out_of_descriptors_returns_remote_error() {
     let _alone = alone();
     for task in ["split", "shrink", "grow"] {
         let id = unique_id();
-        let mut child = spawn(&format!("resource_limits::derive_out_of_descriptors {task}"), &id, 3, 2);
+        let mut child = spawn(&format!("derive_out_of_descriptors {task}"), &id, 3, 2);
         let comms = on_threads(2, |rank| init_rank(id, 3, rank).unwrap());
         on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(3)));
         let mut token = ncclUniqueId::default();
@@ -140,7 +150,7 @@ fn init_out_of_descriptors_returns_system_error() {
     let id = unique_id();
     let root = init_nonblocking(id, 2, 0);
     wait_for_peers(&id, 0);
-    finish(spawn("resource_limits::init_out_of_descriptors", &id, 2, 1));
+    finish(spawn("init_out_of_descriptors", &id, 2, 1));
     assert_eq!(wait_async(root.0), REMOTE);
     assert_last_error(
         "rank 1 failed before all ranks had joined: the ranks' shared memory cannot be received: ",
@@ -151,10 +161,65 @@ fn init_out_of_descriptors_returns_system_error() {
 /// The program `init2` under a limit of file sizes: SIGXFSZ ended it.
 #[test]
 fn init_beyond_the_file_size_limit_returns_system_error() {
-    processes::run("resource_limits::init_beyond_file_size_limit", [[0]], &[]);
+    processes::run("init_beyond_file_size_limit", [[0]], &[]);
 }
 
 #[test]
 fn nonblocking_calls_without_threads_return_system_error() {
-    processes::run("resource_limits::make_calls_without_threads", [[0]], &[]);
+    processes::run("make_calls_without_threads", [[0]], &[]);
+}
+
+fn allocate(size: usize) -> *mut c_void {
+    let mut memory = ptr::null_mut();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, size)), OK, "{}", last_error());
+    memory
+}
+
+fn free(memory: *mut c_void) -> ncclResult_t {
+    nccl!(ncclMemFree(memory))
+}
+
+fn files() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let names = links.flat_map(|link| std::fs::read_link(link.path()));
+    names.filter(|name| name.to_string_lossy().starts_with("/memfd:")).count()
+}
+
+#[test]
+fn mem_free_closes_file_descriptors() {
+    if !is_own_process() {
+        return;
+    }
+    let before = files();
+    let kept: Vec<*mut c_void> = (0..20).map(|_| allocate(4096)).collect();
+    assert_eq!(files(), before + 20, "each allocation has one descriptor");
+    for round in 0..980 {
+        assert_eq!(free(allocate(1 + round)), OK);
+    }
+    assert!(kept.into_iter().all(|memory| free(memory) == OK));
+    assert_eq!(files(), before);
+}
+
+#[test]
+fn allocation_beyond_the_process_limits_is_private() {
+    if !is_own_process() {
+        return;
+    }
+    let use_memory = |size| {
+        // SAFETY: ncclMemAlloc has returned `size` initialized bytes, which only this test uses.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(allocate(size).cast::<u8>(), size) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(1);
+    };
+    let before = files();
+    limit(Resource::Fsize, 8192);
+    use_memory(8192);
+    use_memory(8193);
+    assert_eq!(files(), before + 1, "the second is longer than a file may be");
+    limit(Resource::Nofile, 400);
+    (0..400).for_each(|_| use_memory(4096));
+    assert!((before + 2..=before + 201).contains(&files()), "half of the file descriptors: {}", files());
+    limit(Resource::Nofile, 1);
+    File::open("/proc/self/exe").expect_err("no file descriptor is left");
+    use_memory(4096);
 }

@@ -6,12 +6,27 @@ use std::time::Duration;
 
 use libnccl::sys::ncclUniqueId;
 
-use super::{assert_members, grow, shrink, sum};
 use crate::common::processes::{RankProcess, finish, kill, spawn};
 use crate::common::{
-    ARGUMENT, Comm, OK, REMOTE, USAGE, alone, assert_last_error, async_error, in_group, init, init_rank,
-    last_error, on_threads, split, unique_id, wait_for_peers,
+    ARGUMENT, Comm, I32, OK, REMOTE, STREAM, USAGE, alone, assert_last_error, assert_sum, async_error, grow,
+    in_group, init, init_rank, last_error, on_threads, shrink, split, sum, unique_id, wait_for_peers,
 };
+
+rank_tasks!(join_as_new_rank, hang);
+
+/// Asserts that a communicator's operations work, and that its ranks are `members` in this order.
+fn assert_members(Comm(comm): Comm, me: i32, members: &[i32]) {
+    let mut gathered = vec![me; members.len()];
+    let (mine, all) = ((&raw const me).cast(), gathered.as_mut_ptr().cast());
+    assert_eq!(nccl!(ncclAllGather(mine, all, 1, I32, comm, STREAM)), OK, "{}", last_error());
+    assert_eq!(gathered, members);
+    assert_eq!(sum(comm, me), Ok(members.iter().sum()));
+}
+
+fn hang(process: &RankProcess) {
+    assert_sum(process.join().0, process.ranks);
+    thread::sleep(Duration::from_secs(60));
+}
 
 /// A rank leaves a communicator if another communicator of the same group could not be created.
 #[test]
@@ -102,7 +117,7 @@ fn shrink_abort_fails_excluded_ranks_and_does_not_wait_for_an_aborted_survivor()
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
-pub(crate) fn join_as_new_rank(process: &RankProcess) {
+fn join_as_new_rank(process: &RankProcess) {
     let (ranks, rank) = (process.ranks, process.rank() as i32);
     let comm = grow(ptr::null_mut(), ranks, Some(&process.id), rank).unwrap();
     assert_members(comm, rank, &(0..ranks as i32).collect::<Vec<_>>());
@@ -129,7 +144,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
             });
             // The root is here, and the other rank has connected.
             wait_for_peers(&token, 1);
-            let mut new = spawn("children::join_as_new_rank", &token, ranks, 2);
+            let mut new = spawn("join_as_new_rank", &token, ranks, 2);
             if ranks == 4 {
                 wait_for_peers(&token, 2);
                 kill(&mut new);

@@ -5,15 +5,16 @@ use std::thread;
 
 use libnccl::sys::{ncclConfig_t, ncclResult_t};
 
-use super::join;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
     ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group, init,
     init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
-pub(crate) fn log_lifecycle(process: &RankProcess) {
-    let Comm(comm) = join(process);
+rank_tasks!(log_lifecycle);
+
+fn log_lifecycle(process: &RankProcess) {
+    let Comm(comm) = process.join();
     let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
     config.commName = c"the child".as_ptr();
     assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, &mut child, &mut config)), OK);
@@ -108,7 +109,7 @@ fn invalid_config_on_one_rank_fails_the_others() {
 
 #[test]
 fn log_reports_init_destroy_and_abort() {
-    let mut command = processes::command("init::log_lifecycle", &unique_id(), 1, &[0]);
+    let mut command = processes::command("log_lifecycle", &unique_id(), 1, &[0]);
     command.env_remove("NCCL_DEBUG_SUBSYS").env_remove("NCCL_DEBUG_FILE").env("NCCL_DEBUG", "INFO");
     let text = finish(command.spawn().unwrap());
     let events: Vec<&str> =

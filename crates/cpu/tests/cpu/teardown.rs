@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
-use super::{grow, shrink, sum};
 use crate::common::{
     ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error, async_error,
-    broadcast, in_group, init, init_nonblocking, init_rank, nonblocking, split, unique_id, wait_async,
-    wait_for_peers,
+    broadcast, grow, in_group, init, init_nonblocking, init_rank, nonblocking, shrink, split, sum, unique_id,
+    wait_async, wait_for_peers,
 };
 
 /// Tears a communicator down without waiting for any rank.

@@ -6,11 +6,18 @@ use std::thread;
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
 
-use super::{init_nonblocking_pair, sum};
 use crate::common::{
     ARGUMENT, Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, async_error,
-    in_group, init_nonblocking, last_error, nonblocking, unique_id, wait_async, wait_for_peers,
+    in_group, init_nonblocking, last_error, nonblocking, sum, unique_id, wait_async, wait_for_peers,
 };
+
+/// Creates a nonblocking communicator of two ranks, and waits for it.
+fn init_nonblocking_pair() -> [Comm; 2] {
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    comms
+}
 
 /// Numbers that calls in progress use, so that they are accessed by their address alone.
 struct Numbers(Vec<i32>);
