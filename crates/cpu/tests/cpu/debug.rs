@@ -115,26 +115,6 @@ const INFORMATION: &str =
     "HOST:PROCESS:# [#] NCCL INFO Encryption: none, as ranks connect through Unix sockets\n";
 
 #[test]
-fn log_is_empty_without_level_or_subsystem() {
-    for level in ["", "VERSION", "WARNING", "2"] {
-        assert_eq!(run("both", &[("NCCL_DEBUG", level)]).0, "", "{level}");
-    }
-    assert_eq!(run("both", &[("NCCL_DEBUG_SUBSYS", "ALL")]).0, "");
-    assert_eq!(run("both", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "^ALL")]).0, "");
-}
-
-#[test]
-fn log_lines_have_nccl_format() {
-    let (text, process) = run("both", &[("NCCL_DEBUG", "INFO")]);
-    assert_eq!(shape(&text, process), format!("{INFORMATION}{WARNING}"), "{text}");
-    // The device is 0 in every line.
-    assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
-    for level in ["WARN", " warn", "ATTN"] {
-        assert_eq!(shape_of("both", &[("NCCL_DEBUG", level)]), WARNING, "{level}");
-    }
-}
-
-#[test]
 fn call_lines_show_the_arguments() {
     let (text, _) = run("calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
     let after = |words| text.split_once(words).unwrap().1.split_once('.').unwrap().0;
@@ -167,14 +147,36 @@ fn version_is_logged_once_unless_logging_is_off() {
 }
 
 #[test]
-fn debug_subsys_selects_subsystems() {
-    let with = |subsystems| shape_of("both", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", subsystems)]);
-    for subsystems in ["bootstrap", " COLL , Bootstrap,", "^INIT", "all,INIT", "COLL,NOPE", "INIT,^COLL"] {
-        assert_eq!(with(subsystems), format!("{INFORMATION}{WARNING}"), "{subsystems:?}");
+fn level_and_subsystems_select_lines_in_nccl_format() {
+    let both = format!("{INFORMATION}{WARNING}");
+    for (level, subsystems, expected) in [
+        (
+            "INFO",
+            &["", "bootstrap", " COLL , Bootstrap,", "^INIT", "all,INIT", "COLL,NOPE", "INIT,^COLL"][..],
+            &*both,
+        ),
+        ("INFO", &["INIT", "^BOOTSTRAP", "^ALLOC_HOST,RAS,BOOTSTRAP,REG", "DESTROY,PROFILE"], WARNING),
+        ("WARN", &[""], WARNING),
+        (" warn", &[""], WARNING),
+        ("ATTN", &[""], WARNING),
+        ("INFO", &["^ALL"], ""),
+        ("", &["", "ALL"], ""),
+        ("VERSION", &[""], ""),
+        ("WARNING", &[""], ""),
+        ("2", &[""], ""),
+    ] {
+        for subsystems in subsystems {
+            // A variable that is set to nothing selects nothing.
+            let selected =
+                [("NCCL_DEBUG_SUBSYS", *subsystems)].into_iter().filter(|(_, names)| !names.is_empty());
+            let environment: Vec<_> = selected.chain([("NCCL_DEBUG", level)]).collect();
+            let printed = shape_of("both", &environment);
+            assert_eq!(printed, expected, "{level:?} {subsystems:?}");
+        }
     }
-    for subsystems in ["INIT", "^BOOTSTRAP", "^ALLOC_HOST,RAS,BOOTSTRAP,REG", "DESTROY,PROFILE"] {
-        assert_eq!(with(subsystems), WARNING, "{subsystems:?}");
-    }
+    // The device is 0 in every line.
+    let (text, _) = run("both", &[("NCCL_DEBUG", "INFO")]);
+    assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
 }
 
 #[test]
@@ -207,17 +209,14 @@ fn debug_file_receives_lines_and_is_truncated() {
     let (text, process) = run("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(text, "");
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
+    // One that cannot be opened is replaced by the standard output.
+    for file in ["", "/dev/null/no/directory"] {
+        assert_eq!(shape_of("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
+    }
     // Without lines to write, no file is created.
     let file = file_in(&directory, "none");
     run("both", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
     assert!(!fs::exists(file).unwrap());
-}
-
-#[test]
-fn log_goes_to_stdout_when_debug_file_cannot_be_opened() {
-    for file in ["", "/dev/null/no/directory"] {
-        assert_eq!(shape_of("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
-    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    self, Comm, F32, Memory, OK, STREAM, SUM, in_group, init_rank, init_with, last_error, split, unique_id,
-    wait_for_peers,
+    self, Comm, F32, Memory, OK, STREAM, SUM, in_group, init_rank, init_with, last_error, on_threads, split,
+    unique_id, wait_for_peers,
 };
 use libnccl::sys::{ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -24,77 +24,35 @@ const LONG: usize = 1 << 20;
 
 rank_tasks!(make);
 
-/// Defines a test for each mistake, which two ranks make with these variables.
-macro_rules! mistakes {
-    ($($name:ident $(with $variable:literal = $value:literal)?),* $(,)?) => {
-        mod found {
-            $(#[test]
-            fn $name() {
-                super::check(stringify!($name), &[$(($variable, $value))?]);
-            })*
-        }
-
-        #[test]
-        fn page_has_a_row_for_each_mistake() {
-            let page = std::fs::read_to_string(PAGE).unwrap();
-            let rows: Vec<_> = page.lines().filter_map(test_of_row).collect();
-            assert_eq!(rows, [$(stringify!($name)),*]);
-        }
-    };
-}
-
-mistakes! {
-    different_order,
-    different_count,
-    different_type,
-    different_root,
-    different_root_of_short_call,
-    different_root_of_last_short_call,
-    different_reduction,
-    missing_rank,
-    refused_rank,
-    extra_call,
-    extra_short_broadcast,
-    different_communicator,
-    two_communicators_in_different_order,
-    one_thread_for_two_ranks_without_group,
-    group_without_end,
-    group_that_no_rank_ends,
-    group_open_at_exit,
-    different_groups,
-    send_to_itself_without_group,
-    unreceived_send,
-    group_on_one_rank with "LIBNCCL_CPU_STRICT" = "1",
-    two_threads,
-    forked_child,
-    one_id_for_two_communicators,
-    buffers_that_overlap,
-    wrong_offset_in_place,
-    all_to_all_in_place with "LIBNCCL_CPU_STRICT" = "1",
-    count_zero_on_one_rank,
-    different_options,
-    different_options_of_a_child,
-    different_number_of_ids,
-    different_window_sizes,
-    communicator_not_destroyed with "NCCL_DEBUG" = "WARN",
-}
-
-/// Returns the name of the test in a row of the page's table.
-fn test_of_row(line: &str) -> Option<&str> {
-    line.strip_suffix("` |")?.rsplit_once('`').map(|(_, name)| name)
-}
-
-/// Makes the mistake, and checks that the ranks print every text in the third cell of the table row, where `…` is any text.
-fn check(mistake: &str, variables: &[(&str, &str)]) {
+/// Makes the mistake of each row of the page's table, and checks that the ranks print every text in the row's third cell, where
+/// `…` is any text. The fourth cell is the name that [`make`] has for it.
+#[test]
+fn mistakes_of_the_page_print_its_texts() {
     let page = std::fs::read_to_string(PAGE).unwrap();
-    let row = page.lines().find(|line| test_of_row(line) == Some(mistake)).expect("a row with this test");
-    let cell = row.split(" | ").nth(2).expect("a third cell");
-    let printed = run(mistake, variables).concat();
-    let texts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-    assert!(!texts.is_empty(), "no text in {row}");
-    for text in texts {
-        assert!(printed.lines().any(|line| has_parts(line, text)), "no line like {text:?} in:\n{printed}");
-    }
+    let (_, table) =
+        page.split_once("| mistake | NCCL | the CPU backend says | test |\n").expect("the table");
+    let rows: Vec<&str> = table.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 30, "{rows:?}");
+    let failures = on_threads(4, |thread| {
+        rows.iter().skip(thread).step_by(4).filter_map(|row| missing_text(row)).collect::<String>()
+    });
+    assert_eq!(failures.concat(), "");
+}
+
+/// Makes the mistake of a row, and returns what the ranks did not print.
+fn missing_text(row: &str) -> Option<String> {
+    let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
+    let [title, _, texts, name] = cells[..] else { panic!("not four cells: {row}") };
+    let variables: &[(&str, &str)] = match title {
+        _ if title.contains("(strict") => &[("LIBNCCL_CPU_STRICT", "1")],
+        _ if title.contains("`NCCL_DEBUG=WARN`") => &[("NCCL_DEBUG", "WARN")],
+        _ => &[],
+    };
+    let printed = run(name.trim_matches('`'), variables).concat();
+    let mut texts = texts.split('`').skip(1).step_by(2).peekable();
+    assert!(texts.peek().is_some(), "no text in {row}");
+    let text = texts.find(|text| !printed.lines().any(|line| has_parts(line, text)))?;
+    Some(format!("{name}: no line like {text:?} in:\n{printed}\n"))
 }
 
 /// Makes a mistake on both ranks, with short limits, and returns what each prints.

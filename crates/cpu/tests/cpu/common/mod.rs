@@ -107,12 +107,13 @@ pub(crate) fn assert_last_error(part: &str) {
     assert!(last_error().contains(part), "{}", last_error());
 }
 
+fn result(code: ncclResult_t) -> Result<(), ncclResult_t> {
+    if code == OK { Ok(()) } else { Err(code) }
+}
+
 pub(crate) fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, ncclResult_t> {
     let mut comm = ptr::null_mut();
-    match nccl!(ncclCommInitRank(&mut comm, ranks as i32, id, rank as i32)) {
-        OK => Ok(Comm(comm)),
-        code => Err(code),
-    }
+    result(nccl!(ncclCommInitRank(&mut comm, ranks as i32, id, rank as i32))).map(|()| Comm(comm))
 }
 
 #[track_caller]
@@ -228,27 +229,19 @@ pub(crate) fn receive<T: Element>(buffer: &mut [T], peer: usize, comm: ncclComm_
 
 pub(crate) fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
     let mut child = ptr::dangling_mut();
-    match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
-        OK => Ok(Comm(child)),
-        code => Err(code),
-    }
+    result(nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut()))).map(|()| Comm(child))
 }
 
 pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
     let mut place = [number];
-    match all_reduce(&mut place, comm) {
-        OK => Ok(place[0]),
-        code => Err(code),
-    }
+    result(all_reduce(&mut place, comm)).map(|()| place[0])
 }
 
 pub(crate) fn shrink(comm: ncclComm_t, exclude: &[i32], flags: i32) -> Result<Comm, ncclResult_t> {
     let (mut list, mut child) = (exclude.to_vec(), ptr::null_mut());
-    let number = list.len() as i32;
-    match nccl!(ncclCommShrink(comm, list.as_mut_ptr(), number, &mut child, ptr::null_mut(), flags)) {
-        OK => Ok(Comm(child)),
-        code => Err(code),
-    }
+    let (start, number) = (list.as_mut_ptr(), list.len() as i32);
+    result(nccl!(ncclCommShrink(comm, start, number, &mut child, ptr::null_mut(), flags)))
+        .map(|()| Comm(child))
 }
 
 pub(crate) fn grow(
@@ -258,10 +251,8 @@ pub(crate) fn grow(
     rank: i32,
 ) -> Result<Comm, ncclResult_t> {
     let (id, mut child) = (id.map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
-    match nccl!(ncclCommGrow(comm, ranks as i32, id, rank, &mut child, ptr::null_mut())) {
-        OK => Ok(Comm(child)),
-        code => Err(code),
-    }
+    result(nccl!(ncclCommGrow(comm, ranks as i32, id, rank, &mut child, ptr::null_mut())))
+        .map(|()| Comm(child))
 }
 
 /// Creates a communicator with a config that differs from the initializer. Its handle may be NULL.
