@@ -5,7 +5,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::Child;
 use std::ptr;
 use std::thread;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-rank_tasks!(join, shrink_two, leave, create_invalid_id, create_grow_id, squat, init_device_twice);
+rank_tasks!(join, shrink_two, create_invalid_id, create_grow_id, squat, init_device_twice);
 
 /// Creates a communicator of all ranks by an id that this rank created itself.
 fn join_at_address(process: &RankProcess) -> Comm {
@@ -28,9 +27,9 @@ fn join_at_address(process: &RankProcess) -> Comm {
         .unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
 }
 
-/// Joins as often as the first argument says, after a pause if there is a second one.
+/// Joins as often as the first argument says, on rank 0 after a pause if there is a second one.
 fn join(process: &RankProcess) {
-    if process.arguments.len() > 1 {
+    if process.rank() == 0 && process.arguments.len() > 1 {
         thread::sleep(Duration::from_millis(700));
     }
     // One after another, without a pause: the address is reused immediately.
@@ -72,10 +71,12 @@ fn squat(process: &RankProcess) {
     thread::sleep(Duration::from_secs(1000));
 }
 
+/// Ranks 0 and 1 shrink two communicators at the same time, without rank 2.
 fn shrink_two(process: &RankProcess) {
     let comms = [join_at_address(process), join_at_address(process)];
+    let times = if process.rank() == 2 { 0 } else { 20 };
     on_threads(2, |index| {
-        for _ in 0..20 {
+        for _ in 0..times {
             // Not in the same order at all ranks.
             let Comm(comm) = comms[(index + process.rank()) % 2];
             let child = shrink(comm, &[2], NCCL_SHRINK_ABORT as i32).unwrap();
@@ -83,12 +84,6 @@ fn shrink_two(process: &RankProcess) {
             child.destroy();
         }
     });
-}
-
-/// Joins, and then destroys its communicator; the others shrink theirs.
-fn leave(process: &RankProcess) {
-    join_at_address(process);
-    join_at_address(process);
 }
 
 fn create_invalid_id(_: &RankProcess) {
@@ -119,13 +114,9 @@ fn init_device_twice(_: &RankProcess) {
     on_threads(3, |rank| assert_sum({ comms[rank] }.0, 3));
 }
 
-fn run(tasks: &[&str], name: &str, value: &str) {
-    let start = |(rank, task): (usize, &&str)| {
-        let mut command = processes::command(task, &ncclUniqueId::default(), tasks.len(), &[rank]);
-        command.env(name, value).env("LIBNCCL_CPU_TIMEOUT", "20").spawn().unwrap()
-    };
-    let children: Vec<Child> = tasks.iter().enumerate().map(start).collect();
-    processes::finish_all(children);
+#[track_caller]
+fn run(task: &str, ranks: usize, name: &str, value: &str) {
+    processes::run(task, (0..ranks).map(|rank| [rank]), &[(name, value), ("LIBNCCL_CPU_TIMEOUT", "20")]);
 }
 
 /// Returns an address that nothing else uses: the listener holds its port.
@@ -138,9 +129,9 @@ fn address() -> (TcpListener, String) {
 #[test]
 fn ranks_with_comm_id_join_without_exchanging_an_id() {
     let (_listener, address) = address();
-    run(&["join 50"; 3], "NCCL_COMM_ID", &address);
+    run("join 50", 3, "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
-    run(&["join 50 late", "join 50"], "NCCL_COMM_ID", &address);
+    run("join 50 late", 2, "NCCL_COMM_ID", &address);
 }
 
 #[test]
@@ -158,40 +149,32 @@ fn socket_name_held_by_another_user_does_not_block_comm_id() {
         let last = if how == "now and then" { "libnccl-cpu-" } else { "taken" };
         let mut lines = BufReader::new(squatter.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().starts_with(last)));
-        run(&[task; 3], "NCCL_COMM_ID", &address);
+        run(task, 3, "NCCL_COMM_ID", &address);
         processes::kill(&mut squatter);
         // The next job can use the name.
-        run(&["join 2"; 2], "NCCL_COMM_ID", &address);
+        run("join 2", 2, "NCCL_COMM_ID", &address);
     }
 }
 
 #[test]
 fn shrinks_of_two_comm_id_communicators_do_not_mix() {
     let (_listener, address) = address();
-    run(&["shrink_two", "shrink_two", "leave"], "NCCL_COMM_ID", &address);
+    run("shrink_two", 3, "NCCL_COMM_ID", &address);
 }
 
 #[test]
 fn unusable_comm_id_error_shows_the_value() {
-    for value in [
-        "rank0",
-        "7",
-        "127.0.0.1",
-        "127.0.0.1:",
-        "127.0.0.1:0",
-        "127.0.0.1:65536",
-        "[::1:1234",
-        "no host:1",
-        "192.0.2.1:7",
-    ] {
-        run(&["create_invalid_id"], "NCCL_COMM_ID", value);
+    let addresses =
+        "rank0|7|127.0.0.1|127.0.0.1:|127.0.0.1:0|127.0.0.1:65536|[::1:1234|no host:1|192.0.2.1:7";
+    for value in addresses.split('|') {
+        run("create_invalid_id", 1, "NCCL_COMM_ID", value);
     }
-    run(&["create_grow_id"], "NCCL_COMM_ID", "127.0.0.1:7");
+    run("create_grow_id", 1, "NCCL_COMM_ID", "127.0.0.1:7");
 }
 
 #[test]
 fn duplicate_device_is_allowed_by_multi_rank_gpu_enable() {
     for value in ["1", "0", "", "yes"] {
-        run(&["init_device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
+        run("init_device_twice", 1, "NCCL_MULTI_RANK_GPU_ENABLE", value);
     }
 }

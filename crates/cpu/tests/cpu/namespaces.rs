@@ -109,32 +109,21 @@ fn death_in_a_namespace_or_of_a_hidden_rank_is_noticed() {
 }
 
 #[test]
-fn init_across_time_namespaces_is_refused() {
-    let id = unique_id();
-    let Some(mut inside) = unshare(TIME, "print_refusal", &id, 0) else { return };
-    let children = [inside.spawn().unwrap(), command("print_refusal", &id, 2, &[1]).spawn().unwrap()];
-    for child in children {
-        let printed = finish(child);
-        assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
-        assert!(printed.contains("they are in different time namespaces"), "{printed}");
+fn init_across_namespaces_or_with_another_namespaces_proc_is_refused() {
+    const NO_PROC: &[&str] = PID.split_last().unwrap().1;
+    let across_pids = "from another network or process namespace (container) of this host";
+    for (options, task, ranks, text) in [
+        (TIME, "print_refusal", 2, "they are in different time namespaces"),
+        (PID, "print_refusal", 1, across_pids),
+        (NO_PROC, "print_refusal alone", 1, "/proc is of another PID namespace"),
+    ] {
+        let id = unique_id();
+        let Some(mut inside) = unshare(options, task, &id, 0) else { continue };
+        let mut children = vec![inside.spawn().unwrap()];
+        (1..ranks).for_each(|rank| children.push(command(task, &id, 2, &[rank]).spawn().unwrap()));
+        for printed in children.into_iter().map(finish) {
+            assert!(printed.contains(text), "{printed}");
+            assert!(printed.contains(&format!("Err({USAGE:?})")) || options == NO_PROC, "{printed}");
+        }
     }
-}
-
-#[test]
-fn init_across_pid_namespaces_is_refused() {
-    let Some(mut inside) = unshare(PID, "print_refusal", &unique_id(), 1) else { return };
-    let printed = finish(inside.spawn().unwrap());
-    assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
-    assert!(
-        printed.contains("from another network or process namespace (container) of this host"),
-        "{printed}"
-    );
-}
-
-#[test]
-fn init_with_another_namespaces_proc_is_refused() {
-    let options = PID.split_last().unwrap().1;
-    let Some(mut inside) = unshare(options, "print_refusal alone", &unique_id(), 0) else { return };
-    let printed = finish(inside.spawn().unwrap());
-    assert!(printed.contains("/proc is of another PID namespace"), "{printed}");
 }
