@@ -186,7 +186,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
         match how {
             "abort" => assert_eq!(nccl!(ncclCommAbort(comm.0)), OK),
             "finalize" => {
-                assert_eq!([nccl!(ncclCommFinalize(comm.0)), nccl!(ncclCommDestroy(comm.0))], [OK; 2])
+                assert_eq!([nccl!(ncclCommFinalize(comm.0)), nccl!(ncclCommDestroy(comm.0))], [OK; 2]);
             }
             _ => comm.destroy(),
         }

@@ -76,7 +76,7 @@ fn put_into_deregistered_part_is_invalid_usage() {
     assert_last_error("rank 1 has deregistered its part of the window");
     // In a group, where the others' puts still happen.
     let code = in_group(|| {
-        [1, 2].iter().for_each(|peer| assert_eq!(put(&mine[..2], *peer, first[0], 0, comms[0].0), OK))
+        [1, 2].iter().for_each(|peer| assert_eq!(put(&mine[..2], *peer, first[0], 0, comms[0].0), OK));
     });
     assert_eq!(code, USAGE);
     assert_eq!((memories[1].elements(), memories[2].elements()), (&mut [0; 4][..], &mut [7, 7, 0, 0][..]));

@@ -130,7 +130,7 @@ fn repeat_operation(process: &RankProcess) {
     // Each rank must detect the failure itself, not the exit of another survivor.
     let _ = std::io::stdin().read_to_end(&mut vec![]);
     if !comm.is_null() {
-        let is_abort = process.rank() % 2 == 0;
+        let is_abort = process.rank().is_multiple_of(2);
         assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
     }
 }
