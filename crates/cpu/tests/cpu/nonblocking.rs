@@ -90,21 +90,23 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
+/// The rank whose number is beyond the root's number of ranks fails all, also one that joins later.
 #[test]
 fn failed_nonblocking_init_leaves_comm_to_query() {
-    let _alone = alone();
-    let id = unique_id();
-    let root = init_nonblocking(id, 2, 0);
-    wait_for_peers(&id, 0);
-    let comms = [root, init_nonblocking(id, 3, 1)];
+    let (_alone, id) = (alone(), unique_id());
+    let comms = [(2, 0), (3, 2), (2, 1)].map(|(ranks, rank)| {
+        let comm = init_nonblocking(id, ranks, rank);
+        wait_for_peers(&id, 0);
+        comm
+    });
     for comm in comms {
         assert_eq!(wait_async(comm.0), USAGE);
         assert_eq!(sum(comm.0, 1), Err(USAGE));
-        assert_last_error("the ranks passed different nranks: rank 1 passed 3, rank 0 passed 2");
+        assert_last_error("the ranks passed different nranks: rank 2 passed 3, rank 0 passed 2");
         assert_eq!(nccl!(ncclCommRevoke(comm.0, 0)), USAGE);
     }
     assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
-    comms[1].destroy();
+    comms[1..].iter().for_each(|comm| comm.destroy());
 }
 
 /// Like blocking communicators: the ranks continue after an error that keeps them in step.

@@ -61,6 +61,17 @@ fn open_of_a_reused_pid_is_refused() {
 }
 
 #[test]
+fn open_of_an_ended_process_is_refused() {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let process = Process::from_pid(child.id().into()).unwrap();
+    let has_ended = || Mapping::open(&process, 1_000).unwrap_err().text.contains("has ended");
+    assert!(!has_ended(), "it runs");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(has_ended());
+}
+
+#[test]
 fn first_byte_without_memory_is_found_in_any_page() {
     let page = rustix::param::page_size();
     let (pages, hole) = (600, 300);

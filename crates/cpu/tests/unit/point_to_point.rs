@@ -30,6 +30,25 @@ fn bytes_in_ring(sender: Process, receiver: Process, start: *const u8) -> u64 {
 }
 
 #[test]
+fn unread_messages_are_listed_up_to_a_malformed_or_incomplete_one() {
+    let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
+    let mailbox = Mailbox::new(&state, 0, 1);
+    let send = |count| CallHeader::PointToPoint {
+        call: PeerCall::Send,
+        data_type: if count == 3 { 0 } else { 7 },
+        peer: 1,
+        count,
+    };
+    mailbox.write_words(0, &[3, 0]);
+    mailbox.write_words(32, &[1 << 20, 7 | RENDEZVOUS]);
+    mailbox.write_words(32 + REQUEST, &[u64::MAX, 7]);
+    mailbox.publish(32 + REQUEST + 2 * HEADER);
+    assert_eq!(unread(&mailbox, 1), [send(3), send(1 << 20)]);
+    mailbox.write_words(32 + REQUEST, &[1 << 30, 7]);
+    assert_eq!(unread(&mailbox, 1), [send(3), send(1 << 20), send(1 << 30)]);
+}
+
+#[test]
 fn long_message_uses_the_ring_only_if_necessary() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let (here, elsewhere) = (Process::current().unwrap(), Process::from_pid(child.id().into()).unwrap());
