@@ -107,6 +107,16 @@ fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
              ncclAllReduce(count 0, ncclFloat32, ncclSum): rank 1 called ncclAllReduce(count {length}, "
         ));
         assert_eq!(sum(0, comms[1]), OK);
+        // In a group on one rank only, they keep their order.
+        on_threads(2, |rank| {
+            let mut buffer = vec![1.0_f32; length];
+            let mut both = || {
+                [length, 0]
+                    .iter()
+                    .for_each(|count| assert_eq!(all_reduce(&mut buffer[..*count], { comms[rank] }.0), OK));
+            };
+            if rank == 0 { assert_eq!(in_group(both), OK) } else { both() }
+        });
         assert_eq!(on_threads(2, |rank| sum(length, comms[rank])), [OK; 2]);
         // They are counted beyond 256, and before a split.
         on_threads(2, |rank| (0..300 - 2 * rank).for_each(|_| assert_eq!(sum(0, comms[rank]), OK)));

@@ -145,6 +145,30 @@ fn sum_in_an_open_group(comms: &[Comm], buffer: &mut [i32]) {
     }
 }
 
+/// Neither a call, nor an abort by the same thread, waits for operations of a group on another communicator.
+#[test]
+fn group_of_two_nonblocking_comms_blocks_neither() {
+    let (_alone, ids) = (alone(), [unique_id(), unique_id()]);
+    let [one, two] = ids.map(|id| [0, 1].map(|rank| init_nonblocking(id, 2, rank)));
+    [one, two].as_flattened().iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    let (mut buffer, mut others) = ([1, 2], [10, 20]);
+    sum_in_an_open_group(&[one[0], two[0]], &mut buffer);
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    for (index, pair) in [one, two].into_iter().enumerate() {
+        assert_eq!(async_error(two[0].0), PROGRESS);
+        assert_eq!(all_reduce(&mut others[index..=index], pair[1].0), PROGRESS);
+        assert_eq!(pair.map(|comm| wait_async(comm.0)), [OK; 2]);
+    }
+    assert_eq!((buffer, others), ([11, 22], [11, 22]));
+    sum_in_an_open_group(&[one[0], two[0]], &mut buffer);
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    thread::sleep(Duration::from_millis(30));
+    soon(abort, one[0]);
+    assert_eq!(async_error(two[0].0), PROGRESS);
+    soon(abort, two[0]);
+    assert_eq!([one[1], two[1]].map(|comm| (async_error(comm.0), destroy(comm.0))), [(REMOTE, OK); 2]);
+}
+
 #[test]
 fn teardown_in_open_group_with_calls_is_invalid_usage() {
     const UNENDED: &str = "rank 0 called ncclAllReduce(count 1, ncclInt32, ncclSum) in a group that has not ended, so it has \
