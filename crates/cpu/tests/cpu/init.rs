@@ -2,16 +2,18 @@
 
 use std::ptr;
 use std::thread;
+use std::time::Duration;
 
 use libnccl::sys::{ncclConfig_t, ncclResult_t};
 
-use crate::common::processes::{self, RankProcess, finish};
+use crate::common::processes::{self, RankProcess, finish, resume, spawn, stop};
 use crate::common::{
-    ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, all_reduce, alone, assert_last_error, in_group, init,
-    init_nonblocking, init_with, last_error, on_threads, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, USAGE, all_reduce, alone, assert_last_error, in_group,
+    init, init_nonblocking, init_rank, init_with, last_error, on_threads, unique_id, wait_async,
+    wait_for_peers,
 };
 
-rank_tasks!(log_lifecycle);
+rank_tasks!(log_lifecycle, fail_init);
 
 fn log_lifecycle(process: &RankProcess) {
     let Comm(comm) = process.join();
@@ -101,6 +103,34 @@ fn invalid_config_on_one_rank_fails_the_others() {
             }
         });
     }
+}
+
+fn fail_init(process: &RankProcess) {
+    assert_eq!(init_rank(process.id, process.ranks, process.rank()), Err(USAGE));
+    eprintln!("{}", last_error());
+}
+
+/// The root finds two ranks waiting: the one that is missing, and one whose number is beyond the root's number of ranks.
+#[test]
+fn rank_beyond_the_roots_nranks_fails_all_ranks() {
+    const MISTAKE: &str = "the ranks passed different nranks: rank 2 passed 3, rank 0 passed 2";
+    let (_alone, id) = (alone(), unique_id());
+    let root = spawn("fail_init", &id, 2, 0);
+    wait_for_peers(&id, 0);
+    stop(&root);
+    let peers = [(2, 1), (3, 2)].map(|(ranks, rank)| {
+        let peer = init_nonblocking(id, ranks, rank);
+        // Time to say hello.
+        thread::sleep(Duration::from_millis(200));
+        peer
+    });
+    resume(&root);
+    for peer in peers {
+        assert_eq!(wait_async(peer.0), USAGE, "{}", last_error());
+        assert_last_error(MISTAKE);
+        peer.destroy();
+    }
+    assert!(finish(root).contains(MISTAKE));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::ptr;
 use std::thread;
+use std::time::Duration;
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
 
@@ -94,11 +95,11 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
 #[test]
 fn failed_nonblocking_init_leaves_comm_to_query() {
     let (_alone, id) = (alone(), unique_id());
-    let comms = [(2, 0), (3, 2), (2, 1)].map(|(ranks, rank)| {
-        let comm = init_nonblocking(id, ranks, rank);
-        wait_for_peers(&id, 0);
-        comm
-    });
+    let root = init_nonblocking(id, 2, 0);
+    wait_for_peers(&id, 0);
+    let beyond = init_nonblocking(id, 3, 2);
+    thread::sleep(Duration::from_millis(100));
+    let comms = [root, beyond, init_nonblocking(id, 2, 1)];
     for comm in comms {
         assert_eq!(wait_async(comm.0), USAGE);
         assert_eq!(sum(comm.0, 1), Err(USAGE));
