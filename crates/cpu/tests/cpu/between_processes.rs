@@ -2,20 +2,17 @@
 //! `NCCL_P2P_DISABLE=1` all of it is staged. Log lines name the transport. (`tests/conformance` compares all operations.)
 #![allow(unsafe_code)]
 
-use std::process::{Child, Stdio};
-
-use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess};
-use crate::common::{Comm, I32, OK, STREAM, SUM, busy, last_error, on_threads, unique_id};
+use crate::common::{Comm, I32, Memory, OK, STREAM, all_reduce, busy, last_error, on_threads};
 
-rank_tasks! { "calls" => run_calls, "many_allocations" => run_many_allocations }
+rank_tasks!(run_calls, run_calls_without_p2p_of_rank_1, run_many_allocations);
 
 /// Elements of a rank's blocks, for each transport.
 const COUNTS: [usize; 4] = [10_000, 20_000, 100_000, 751];
 
 /// Calls collectives on memory of a kind: from the allocator, from NCCL, or mixed.
 fn calls(rank: usize, ranks: usize, kind: &str, Comm(comm): Comm) {
-    for (turn, count) in COUNTS.into_iter().flat_map(|count| [0, 1, 2, 3, 4].map(|turn| (turn, count))) {
+    for (turn, count) in COUNTS.into_iter().flat_map(|count| (0..5).map(move |turn| (turn, count))) {
         let total = ranks * count;
         let mut own = [(); 2].map(|()| vec![0; total]);
         let nccl = [(); 2].map(|()| Memory::new(total));
@@ -27,31 +24,22 @@ fn calls(rank: usize, ranks: usize, kind: &str, Comm(comm): Comm) {
         let [own_from, own_to] = &mut own;
         let from = if from_nccl[0] { nccl[0].elements() } else { own_from };
         let to = if from_nccl[1] { nccl[1].elements() } else { own_to };
-        let element = |rank: usize, index: usize| (100_003 * rank + index) as i32;
+        let (element, root) = (|rank: usize, index: usize| (100_003 * rank + index) as i32, turn % ranks);
         from.iter_mut().enumerate().for_each(|(index, place)| *place = element(rank, index));
-        let (send, receive, root) = (from.as_ptr().cast(), to.as_mut_ptr().cast(), turn % ranks);
-        let check = |what, code, to: &[i32], expected: &dyn Fn(usize) -> i32| {
-            assert_eq!(code, OK, "{}", last_error());
-            let wrong = to.iter().enumerate().position(|(index, found)| *found != expected(index));
-            assert_eq!(wrong, None, "{what} of {count}, turn {turn}, rank {rank}");
-        };
-        let sum = |index| (0..ranks).map(|rank| element(rank, index)).sum::<i32>();
+        let (send, receive) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
         let code = nccl!(ncclScatter(send, receive, count, I32, root as i32, comm, STREAM));
-        check("ncclScatter", code, &to[..count], &|index| element(root, rank * count + index));
-        let code = nccl!(ncclBroadcast(send, receive, count, I32, root as i32, comm, STREAM));
-        check("ncclBroadcast", code, &to[..count], &|index| element(root, index));
+        assert_eq!(code, OK, "{}", last_error());
+        let is_right = |(index, found): (usize, &i32)| *found == element(root, rank * count + index);
+        assert!(to[..count].iter().enumerate().all(is_right), "scatter of {count} in turn {turn} at {rank}");
         // The memory of each root alone is used first, then the memory of all ranks.
         if turn < ranks - 1 {
             continue;
         }
-        let code = nccl!(ncclAllReduce(send, receive, count, I32, SUM, comm, STREAM));
-        check("ncclAllReduce", code, &to[..count], &sum);
-        let code = nccl!(ncclAllGather(send, receive, count, I32, comm, STREAM));
-        check("ncclAllGather", code, to, &|index| element(index / count, index % count));
-        let code = nccl!(ncclReduceScatter(send, receive, count, I32, SUM, comm, STREAM));
-        check("ncclReduceScatter", code, &to[..count], &|index| sum(rank * count + index));
         let code = nccl!(ncclAlltoAll(send, receive, count, I32, comm, STREAM));
-        check("ncclAlltoAll", code, to, &|index| element(index / count, rank * count + index % count));
+        assert_eq!(code, OK, "{}", last_error());
+        let is_right =
+            |(index, found): (usize, &i32)| *found == element(index / count, rank * count + index % count);
+        assert!(to.iter().enumerate().all(is_right), "all-to-all of {count} in turn {turn} at {rank}");
     }
 }
 
@@ -64,9 +52,7 @@ fn reduce_in_many_allocations(rank: usize, ranks: usize, comm: Comm) {
         for (index, memory) in memories.iter().enumerate() {
             let value = |rank: usize| (round * 1_000 + index * 10 + rank) as i32;
             memory.elements().fill(value(rank));
-            let place = memory.start.cast();
-            let code = nccl!(ncclAllReduce(place, place, COUNT, I32, SUM, comm.0, STREAM));
-            assert_eq!(code, OK, "{}", last_error());
+            assert_eq!(all_reduce(memory.elements(), comm.0), OK, "{}", last_error());
             let sum: i32 = (0..ranks).map(value).sum();
             assert!(memory.elements().iter().all(|element| *element == sum), "round {round}, {index}");
         }
@@ -94,7 +80,6 @@ fn drop_privileges(hide: bool) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Runs `body` for each rank of this process on a thread.
 fn on_own_ranks(process: &RankProcess, body: impl Fn(usize, Comm) + Sync) {
     // Ends the test harness's unfinished line.
     println!();
@@ -110,6 +95,14 @@ fn run_many_allocations(process: &RankProcess) {
     on_own_ranks(process, |rank, comm| reduce_in_many_allocations(rank, process.ranks, comm));
 }
 
+fn run_calls_without_p2p_of_rank_1(process: &RankProcess) {
+    if process.rank() == 1 {
+        // SAFETY: no other thread of this process uses the environment, and the variable has not been read.
+        unsafe { std::env::set_var("NCCL_P2P_DISABLE", "1") };
+    }
+    run_calls(process);
+}
+
 /// Makes the calls on a kind of memory. The second argument is a rank whose memory is hidden.
 fn run_calls(process: &RankProcess) {
     if let Some(hidden) = process.arguments.get(1) {
@@ -118,28 +111,15 @@ fn run_calls(process: &RankProcess) {
     on_own_ranks(process, |rank, comm| calls(rank, process.ranks, &process.arguments[0], comm));
 }
 
-/// Runs `task` in processes with these ranks, those at `disabled` with `NCCL_P2P_DISABLE=1`, and returns the log lines about
-/// shared memory.
-fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
+/// Runs `task` in processes with these ranks, and returns the log lines about shared memory.
+#[track_caller]
+fn run(task: &str, processes: &[&[usize]]) -> Vec<String> {
     let _busy = busy();
-    let (id, ranks) = (unique_id(), processes.iter().map(|own| own.len()).sum());
-    let start = |(index, own): (usize, &&[usize])| {
-        processes::command(task, &id, ranks, own)
-            .env("NCCL_P2P_DISABLE", if disabled.contains(&index) { "1" } else { "0" })
-            .env("NCCL_DEBUG", "INFO")
-            .env("NCCL_DEBUG_SUBSYS", "SHM")
-            .env_remove("NCCL_DEBUG_FILE")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
-    let children: Vec<Child> = processes.iter().enumerate().map(start).collect();
-    let printed: Vec<String> = children.into_iter().map(processes::finish).collect();
-    let lines = printed.iter().flat_map(|text| text.lines());
-    lines.filter_map(|line| Some(line.split_once(" NCCL INFO ")?.1.to_owned())).collect()
+    let log = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "SHM"), ("NCCL_DEBUG_FILE", "")];
+    let printed = processes::run(task, processes, &log).concat();
+    printed.lines().filter_map(|line| Some(line.split_once(" NCCL INFO ")?.1.to_owned())).collect()
 }
 
-/// One process per rank.
 const PROCESSES: [&[usize]; 3] = [&[0], &[1], &[2]];
 
 const DIRECT: &str = ": direct, because the ranks can map each other's buffers";
@@ -160,14 +140,14 @@ fn nccl_memory_is_mapped_and_other_memory_is_staged() {
         for (kind, transports) in
             [("nccl", &[DIRECT][..]), ("allocator", &[STAGED]), ("mixed", &[DIRECT, STAGED])]
         {
-            expect(&run(&format!("calls {kind}"), processes, &[]), transports);
+            expect(&run(&format!("run_calls {kind}"), processes), transports);
         }
     }
 }
 
 #[test]
 fn p2p_disable_on_one_rank_stages_all_ranks() {
-    let lines = run("calls mixed", &PROCESSES, &[1]);
+    let lines = run("run_calls_without_p2p_of_rank_1 mixed", &PROCESSES);
     expect(&lines, &[STAGED]);
     let why = ": staged, because NCCL_P2P_DISABLE is 1 at rank 1";
     assert_eq!(lines.iter().filter(|line| line.ends_with(why)).count(), 3, "{lines:#?}");
@@ -175,16 +155,16 @@ fn p2p_disable_on_one_rank_stages_all_ranks() {
 
 #[test]
 fn evicted_allocations_are_mapped_again() {
-    expect(&run("many_allocations", &PROCESSES, &[]), &[DIRECT]);
-    expect(&run("many_allocations", &[&[0, 2], &[1]], &[]), &[DIRECT]);
+    expect(&run("run_many_allocations", &PROCESSES), &[DIRECT]);
+    expect(&run("run_many_allocations", &[&[0, 2], &[1]]), &[DIRECT]);
 }
 
 /// A process that may not trace another sees neither its descriptors nor its memory.
 #[test]
 fn hidden_memory_of_one_rank_stages_all_ranks() {
-    expect(&run("calls allocator 1", &PROCESSES, &[]), &[STAGED]);
-    // A broadcast from another root does not need the hidden rank's memory, and stays direct.
-    let lines = run("calls nccl 1", &PROCESSES, &[]);
+    expect(&run("run_calls allocator 1", &PROCESSES), &[STAGED]);
+    // A scatter from another root does not need the hidden rank's memory, and stays direct.
+    let lines = run("run_calls nccl 1", &PROCESSES);
     expect(&lines, &[DIRECT, STAGED]);
     for text in
         ["memory of rank 1 is not used directly: ", "staged, because a rank cannot map another one's memory"]
@@ -192,5 +172,5 @@ fn hidden_memory_of_one_rank_stages_all_ranks() {
         assert!(lines.iter().any(|line| line.contains(text)), "{text}: {lines:#?}");
     }
     // The lack of privileges alone changes nothing.
-    expect(&run("calls nccl 3", &PROCESSES, &[]), &[DIRECT]);
+    expect(&run("run_calls nccl 3", &PROCESSES), &[DIRECT]);
 }

@@ -2,109 +2,86 @@
 //!
 //! The environment is read once per process, so each case runs in a separate process.
 
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::fs;
-use std::process::Stdio;
 use std::ptr;
 use std::thread;
 
 use crate::common::processes::{self, RankProcess};
-use crate::common::{ARGUMENT, Comm, I32, OK, SUM, unique_id};
+use crate::common::{ARGUMENT, Comm, I32, OK, SUM, in_group, init_with, split, unique_id};
 use libnccl::sys::{ncclConfig_t, ncclEncryptionConfig_t};
 use tempfile::TempDir;
 
 const THREADS: usize = 4;
 const ROUNDS: usize = 100;
 
-rank_tasks! {
-    "log" => log_information_and_warning,
-    "log_on_threads" => log_warnings_on_threads,
-    "log_calls" => log_calls,
-    "log_config" => log_config,
-    "log_version" => log_version,
-}
+rank_tasks!(log);
 
-fn log_information_and_warning(_: &RankProcess) {
+/// Makes the calls that the argument names, between two lines.
+fn log(process: &RankProcess) {
+    let calls = process.arguments[0].as_str();
+    let comm = (calls == "calls").then(|| process.join());
     println!("\n<<<");
-    let config = ncclEncryptionConfig_t::initializer();
-    assert_eq!(nccl!(ncclSetEncryption(&config)), OK);
-    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
-    println!(">>>");
-}
-
-fn log_warnings_on_threads(_: &RankProcess) {
-    println!("\n<<<");
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                for _ in 0..ROUNDS {
-                    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
-                }
-            });
+    match calls {
+        "both" => {
+            assert_eq!(nccl!(ncclSetEncryption(&ncclEncryptionConfig_t::initializer())), OK);
+            warn();
         }
-    });
+        "threads" => thread::scope(|scope| {
+            (0..THREADS).for_each(|_| drop(scope.spawn(|| (0..ROUNDS).for_each(|_| warn()))));
+        }),
+        "calls" => log_calls(comm.unwrap()),
+        "networks" => log_networks(),
+        _ => {
+            let make = || init_with(unique_id(), 1, 0, |_| ()).1.destroy();
+            make();
+            make();
+            // SAFETY: no other thread of this process uses the environment.
+            unsafe { std::env::remove_var("NCCL_DEBUG") };
+            libnccl_cpu::ncclResetDebugInit();
+            make();
+        }
+    }
     println!(">>>");
 }
 
-fn log_calls(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    // On host memory, streams are not used.
+fn warn() {
+    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
+}
+
+fn log_calls(Comm(comm): Comm) {
     let (mut element, stream) = (1, ptr::without_provenance_mut(0x5_7000));
     let place: *mut c_void = (&raw mut element).cast();
-    println!("\n<<<");
     println!("the handle is {comm:p}.");
     println!("the buffer is {place:p}.");
     assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm, stream)), OK);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(nccl!(ncclSend(place, 1, I32, 0, comm, stream)), OK);
-    assert_eq!(nccl!(ncclRecv(place, 1, I32, 0, comm, stream)), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    println!(">>>");
+    let code = in_group(|| {
+        assert_eq!(nccl!(ncclSend(place, 1, I32, 0, comm, stream)), OK);
+        assert_eq!(nccl!(ncclRecv(place, 1, I32, 0, comm, stream)), OK);
+    });
+    assert_eq!(code, OK);
 }
 
-/// Creates a communicator with a network, and a child without one.
-fn log_config(_: &RankProcess) {
-    println!("\n<<<");
-    let mut config = ncclConfig_t { netName: c"IB".as_ptr(), ..ncclConfig_t::initializer() };
-    let (mut comms, none) = ([ptr::null_mut(); 3], ptr::null_mut());
-    let [first, second, third] = &mut comms;
-    assert_eq!(nccl!(ncclCommInitRankConfig(first, 1, unique_id(), 0, &mut config)), OK);
-    let mut config = ncclConfig_t::initializer();
-    assert_eq!(nccl!(ncclCommSplit(*first, 0, 0, second, &mut config)), OK);
-    assert_eq!(nccl!(ncclCommInitRank(third, 1, unique_id(), 0)), OK);
-    assert_eq!(nccl!(ncclCommSplit(*first, -1, 0, &mut { none }, &mut config)), OK);
-    comms.into_iter().for_each(|comm| Comm(comm).destroy());
-    println!(">>>");
+/// Creates a communicator with a network, and others without one, of which the last has no ranks.
+fn log_networks() {
+    let (_, first) = init_with(unique_id(), 1, 0, |config| config.netName = c"IB".as_ptr());
+    let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommSplit(first.0, 0, 0, &mut child, &mut config)), OK);
+    let (_, other) = init_with(unique_id(), 1, 0, |_| ());
+    assert_eq!(split(first.0, -1, 0), Ok(Comm(ptr::null_mut())));
+    [first, Comm(child), other].into_iter().for_each(Comm::destroy);
 }
 
-/// Makes communicators, the last with `NCCL_DEBUG` unset.
-fn log_version(_: &RankProcess) {
-    println!("\n<<<");
-    let make = || {
-        let mut comm = ptr::null_mut();
-        assert_eq!(nccl!(ncclCommInitRank(&mut comm, 1, unique_id(), 0)), OK);
-        Comm(comm).destroy();
-    };
-    make();
-    make();
-    // SAFETY: no other thread of this process uses the environment.
-    unsafe { std::env::remove_var("NCCL_DEBUG") };
-    libnccl_cpu::ncclResetDebugInit();
-    make();
-    println!(">>>");
-}
-
-/// Runs a task in a process with this environment, and returns its output and its process id.
-fn run(task: &str, environment: &[(&str, &str)]) -> (String, u32) {
-    let mut command = processes::command(task, &unique_id(), 1, &[0]);
+/// Makes calls in a process with this environment, and returns its output and its process id.
+fn run(calls: &str, environment: &[(&str, &str)]) -> (String, u32) {
+    let mut command = processes::command(&format!("log {calls}"), &unique_id(), 1, &[0]);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("NCCL_")) {
         command.env_remove(name);
     }
-    let child = command.envs(environment.iter().copied()).stdout(Stdio::piped()).spawn().unwrap();
+    let child = command.envs(environment.iter().copied()).spawn().unwrap();
     let process = child.id();
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = processes::finish(child);
     (text.split_once("<<<\n").unwrap().1.split_once(">>>\n").unwrap().0.to_owned(), process)
 }
 
@@ -138,28 +115,8 @@ const INFORMATION: &str =
     "HOST:PROCESS:# [#] NCCL INFO Encryption: none, as ranks connect through Unix sockets\n";
 
 #[test]
-fn log_is_empty_without_level_or_subsystem() {
-    for level in ["", "VERSION", "WARNING", "2"] {
-        assert_eq!(run("log", &[("NCCL_DEBUG", level)]).0, "", "{level}");
-    }
-    assert_eq!(run("log", &[("NCCL_DEBUG_SUBSYS", "ALL")]).0, "");
-    assert_eq!(run("log", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "^ALL")]).0, "");
-}
-
-#[test]
-fn log_lines_have_nccl_format() {
-    let (text, process) = run("log", &[("NCCL_DEBUG", "INFO")]);
-    assert_eq!(shape(&text, process), format!("{INFORMATION}{WARNING}"), "{text}");
-    // The device is 0 in every line.
-    assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
-    for level in ["WARN", " warn", "ATTN"] {
-        assert_eq!(shape_of("log", &[("NCCL_DEBUG", level)]), WARNING, "{level}");
-    }
-}
-
-#[test]
 fn call_lines_show_the_arguments() {
-    let (text, _) = run("log_calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
+    let (text, _) = run("calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
     let after = |words| text.split_once(words).unwrap().1.split_once('.').unwrap().0;
     let (handle, buffer) = (after("the handle is "), after("the buffer is "));
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
@@ -176,7 +133,7 @@ fn call_lines_show_the_arguments() {
 fn version_is_logged_once_unless_logging_is_off() {
     let version = format!("NCCL version {}+cpu{}", libnccl::Version::HEADER, env!("CARGO_PKG_VERSION"));
     let with =
-        |level, subsystems| run("log_version", &[("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", subsystems)]).0;
+        |level, subsystems| run("version", &[("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", subsystems)]).0;
     for level in ["VERSION", "WARN"] {
         assert_eq!(with(level, "COLL"), format!("{version}\n"), "{level}");
     }
@@ -190,20 +147,42 @@ fn version_is_logged_once_unless_logging_is_off() {
 }
 
 #[test]
-fn debug_subsys_selects_subsystems() {
-    let with = |subsystems| shape_of("log", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", subsystems)]);
-    for subsystems in ["bootstrap", " COLL , Bootstrap,", "^INIT", "all,INIT", "COLL,NOPE", "INIT,^COLL"] {
-        assert_eq!(with(subsystems), format!("{INFORMATION}{WARNING}"), "{subsystems:?}");
+fn level_and_subsystems_select_lines_in_nccl_format() {
+    let both = format!("{INFORMATION}{WARNING}");
+    for (level, subsystems, expected) in [
+        (
+            "INFO",
+            &["", "bootstrap", " COLL , Bootstrap,", "^INIT", "all,INIT", "COLL,NOPE", "INIT,^COLL"][..],
+            &*both,
+        ),
+        ("INFO", &["INIT", "^BOOTSTRAP", "^ALLOC_HOST,RAS,BOOTSTRAP,REG", "DESTROY,PROFILE"], WARNING),
+        ("WARN", &[""], WARNING),
+        (" warn", &[""], WARNING),
+        ("ATTN", &[""], WARNING),
+        ("INFO", &["^ALL"], ""),
+        ("", &["", "ALL"], ""),
+        ("VERSION", &[""], ""),
+        ("WARNING", &[""], ""),
+        ("2", &[""], ""),
+    ] {
+        for subsystems in subsystems {
+            // A variable that is set to nothing selects nothing.
+            let selected =
+                [("NCCL_DEBUG_SUBSYS", *subsystems)].into_iter().filter(|(_, names)| !names.is_empty());
+            let environment: Vec<_> = selected.chain([("NCCL_DEBUG", level)]).collect();
+            let printed = shape_of("both", &environment);
+            assert_eq!(printed, expected, "{level:?} {subsystems:?}");
+        }
     }
-    for subsystems in ["INIT", "^BOOTSTRAP", "^ALLOC_HOST,RAS,BOOTSTRAP,REG", "DESTROY,PROFILE"] {
-        assert_eq!(with(subsystems), WARNING, "{subsystems:?}");
-    }
+    // The device is 0 in every line.
+    let (text, _) = run("both", &[("NCCL_DEBUG", "INFO")]);
+    assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
 }
 
 #[test]
 fn warning_timestamp_is_local_time() {
     let hours = |zone| {
-        let (text, _) = run("log", &[("NCCL_DEBUG", "WARN"), ("TZ", zone)]);
+        let (text, _) = run("both", &[("NCCL_DEBUG", "WARN"), ("TZ", zone)]);
         let (time, _) = text.strip_prefix("\n[").unwrap().split_once(']').unwrap();
         assert_eq!(time.len(), "2026-11-29 03:04:05".len(), "{time}");
         time.split([' ', ':']).nth(1).unwrap().parse::<i32>().unwrap()
@@ -220,51 +199,44 @@ fn file_in(directory: &TempDir, name: &str) -> String {
 fn debug_file_receives_lines_and_is_truncated() {
     let directory = tempfile::tempdir().unwrap();
     let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&directory, "%h.%p.%%h%%.log"))];
-    let (text, process) = run("log", &environment);
+    let (text, process) = run("both", &environment);
     assert_eq!(text, "");
     let file = file_in(&directory, &format!("{}.{process}.%h%.log", host()));
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // An old file is truncated.
     let file = file_in(&directory, "old");
     fs::write(&file, "old\n").unwrap();
-    let (text, process) = run("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
+    let (text, process) = run("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(text, "");
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
+    // One that cannot be opened is replaced by the standard output.
+    for file in ["", "/dev/null/no/directory"] {
+        assert_eq!(shape_of("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
+    }
     // Without lines to write, no file is created.
     let file = file_in(&directory, "none");
-    run("log", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
+    run("both", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
     assert!(!fs::exists(file).unwrap());
-}
-
-#[test]
-fn log_goes_to_stdout_when_debug_file_cannot_be_opened() {
-    for file in ["", "/dev/null/no/directory"] {
-        assert_eq!(shape_of("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
-    }
 }
 
 #[test]
 fn log_lines_of_threads_do_not_interleave() {
     let directory = tempfile::tempdir().unwrap();
     let file = file_in(&directory, "lines");
-    let (text, process) = run("log_on_threads", &[("NCCL_DEBUG", "WARN")]);
-    let (nothing, other_process) =
-        run("log_on_threads", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
+    let printed = run("threads", &[("NCCL_DEBUG", "WARN")]);
+    let (nothing, process) = run("threads", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(nothing, "");
-    let written = fs::read_to_string(file).unwrap();
-    for (text, process) in [(&text, process), (&written, other_process)] {
-        assert_eq!(shape(text, process), WARNING.repeat(THREADS * ROUNDS));
-        let threads = text.lines().filter(|line| !line.is_empty()).map(|line| {
-            line.split_once(&format!(":{process}:")).unwrap().1.split_once(' ').unwrap().0.to_owned()
-        });
-        assert_eq!(threads.collect::<std::collections::HashSet<_>>().len(), THREADS);
+    for (text, process) in [printed, (fs::read_to_string(file).unwrap(), process)] {
+        assert_eq!(shape(&text, process), WARNING.repeat(THREADS * ROUNDS));
+        let threads: HashSet<&str> = text.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+        assert_eq!(threads.len(), THREADS);
     }
 }
 
 #[test]
 fn network_lines_match_nccl() {
     let with = |environment: &[(&str, &str)]| {
-        let (text, _) = run("log_config", environment);
+        let (text, _) = run("networks", environment);
         let networks = text.lines().filter_map(|line| Some(line.split_once(" NCCL INFO Using network ")?.1));
         networks.map(str::to_owned).collect::<Vec<_>>()
     };

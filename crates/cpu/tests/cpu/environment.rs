@@ -5,34 +5,21 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Stdio};
 use std::ptr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::processes::{self, RankProcess, finish};
+use crate::common::processes::{self, RankProcess};
 use crate::common::{
     ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads,
-    rendezvous_name, unique_id,
+    rendezvous_name, shrink, unique_id,
 };
 use libnccl::sys::{NCCL_SHRINK_ABORT, ncclUniqueId};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-rank_tasks! {
-    "join" => join,
-    "join_late" => join_late,
-    "shrink_two" => shrink_two,
-    "leave" => leave,
-    "invalid" => create_invalid_id,
-    "foreign" => create_foreign_id,
-    "grow" => create_grow_id,
-    "join_few" => join_few,
-    "squat" => squat,
-    "device_twice" => init_device_twice,
-    "device_twice_is_refused" => init_device_twice_in_vain,
-}
+rank_tasks!(join, shrink_two, create_invalid_id, create_grow_id, squat, init_device_twice);
 
 /// Creates a communicator of all ranks by an id that this rank created itself.
 fn join_at_address(process: &RankProcess) -> Comm {
@@ -40,18 +27,15 @@ fn join_at_address(process: &RankProcess) -> Comm {
         .unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
 }
 
+/// Joins as often as the first argument says, on rank 0 after a pause if there is a second one.
 fn join(process: &RankProcess) {
-    // One after another, without a pause: the address is reused immediately.
-    let comms: Vec<Comm> = (0..50).map(|_| join_at_address(process)).collect();
-    for comm in comms {
-        assert_sum(comm.0, process.ranks);
-        comm.destroy();
+    if process.rank() == 0 && process.arguments.len() > 1 {
+        thread::sleep(Duration::from_millis(700));
     }
-}
-
-fn join_few(process: &RankProcess) {
-    for _ in 0..2 {
-        let comm = join_at_address(process);
+    // One after another, without a pause: the address is reused immediately.
+    let times = process.arguments[0].parse().unwrap();
+    let comms: Vec<Comm> = (0..times).map(|_| join_at_address(process)).collect();
+    for comm in comms {
         assert_sum(comm.0, process.ranks);
         comm.destroy();
     }
@@ -87,45 +71,29 @@ fn squat(process: &RankProcess) {
     thread::sleep(Duration::from_secs(1000));
 }
 
-fn join_late(process: &RankProcess) {
-    thread::sleep(Duration::from_millis(700));
-    join(process);
-}
-
-/// Shrinks two communicators at the same time.
+/// Ranks 0 and 1 shrink two communicators at the same time, without rank 2.
 fn shrink_two(process: &RankProcess) {
     let comms = [join_at_address(process), join_at_address(process)];
+    let times = if process.rank() == 2 { 0 } else { 20 };
     on_threads(2, |index| {
-        for _ in 0..20 {
+        for _ in 0..times {
             // Not in the same order at all ranks.
             let Comm(comm) = comms[(index + process.rank()) % 2];
-            let (mut child, mut excluded) = (ptr::null_mut(), [2]);
-            let (list, none) = (excluded.as_mut_ptr(), ptr::null_mut());
-            let code = nccl!(ncclCommShrink(comm, list, 1, &mut child, none, NCCL_SHRINK_ABORT as i32));
-            assert_eq!(code, OK, "{}", last_error());
-            assert_sum(child, process.ranks - 1);
-            Comm(child).destroy();
+            let child = shrink(comm, &[2], NCCL_SHRINK_ABORT as i32).unwrap();
+            assert_sum(child.0, process.ranks - 1);
+            child.destroy();
         }
     });
 }
 
-/// Joins, and then destroys its communicator; the others shrink theirs.
-fn leave(process: &RankProcess) {
-    join_at_address(process);
-    join_at_address(process);
-}
-
 fn create_invalid_id(_: &RankProcess) {
-    let mut id = ncclUniqueId::default();
-    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), ARGUMENT);
     let value = std::env::var("NCCL_COMM_ID").unwrap();
-    assert_last_error(&format!("invalid NCCL_COMM_ID {value:?}: expected <ipv4>:<port>"));
-}
-
-fn create_foreign_id(_: &RankProcess) {
-    let mut id = ncclUniqueId::default();
-    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), USAGE);
-    assert_last_error(r#"NCCL_COMM_ID "192.0.2.1:7" is no address of this host"#);
+    let (code, text) = match value.as_str() {
+        "192.0.2.1:7" => (USAGE, format!("NCCL_COMM_ID {value:?} is no address of this host")),
+        _ => (ARGUMENT, format!("invalid NCCL_COMM_ID {value:?}: expected <ipv4>:<port>")),
+    };
+    assert_eq!(nccl!(ncclGetUniqueId(&mut ncclUniqueId::default())), code);
+    assert_last_error(&text);
 }
 
 fn create_grow_id(process: &RankProcess) {
@@ -136,25 +104,19 @@ fn create_grow_id(process: &RankProcess) {
 
 fn init_device_twice(_: &RankProcess) {
     let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
-    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), OK, "{}", last_error());
+    let code = nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr()));
+    if std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").unwrap() != "1" {
+        assert_eq!(code, USAGE);
+        return assert_last_error("device 0 is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
+    }
+    assert_eq!(code, OK, "{}", last_error());
     let comms = comms.map(Comm);
     on_threads(3, |rank| assert_sum({ comms[rank] }.0, 3));
 }
 
-fn init_device_twice_in_vain(_: &RankProcess) {
-    let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
-    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), USAGE);
-    assert_last_error("device 0 is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
-}
-
-/// Runs a task at each rank, with a variable set.
-fn run(tasks: &[&str], name: &str, value: &str) {
-    let start = |(rank, task): (usize, &&str)| {
-        let mut command = processes::command(task, &ncclUniqueId::default(), tasks.len(), &[rank]);
-        command.env(name, value).env("LIBNCCL_CPU_TIMEOUT", "20").spawn().unwrap()
-    };
-    let children: Vec<Child> = tasks.iter().enumerate().map(start).collect();
-    children.into_iter().map(finish).for_each(drop);
+#[track_caller]
+fn run(task: &str, ranks: usize, name: &str, value: &str) {
+    processes::run(task, (0..ranks).map(|rank| [rank]), &[(name, value), ("LIBNCCL_CPU_TIMEOUT", "20")]);
 }
 
 /// Returns an address that nothing else uses: the listener holds its port.
@@ -167,9 +129,9 @@ fn address() -> (TcpListener, String) {
 #[test]
 fn ranks_with_comm_id_join_without_exchanging_an_id() {
     let (_listener, address) = address();
-    run(&["join"; 3], "NCCL_COMM_ID", &address);
+    run("join 50", 3, "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
-    run(&["join_late", "join"], "NCCL_COMM_ID", &address);
+    run("join 50 late", 2, "NCCL_COMM_ID", &address);
 }
 
 #[test]
@@ -179,48 +141,40 @@ fn socket_name_held_by_another_user_does_not_block_comm_id() {
         return;
     }
     for (how, task) in
-        [("listen", "join"), ("bind", "join_few"), ("full", "join_few"), ("now and then", "join")]
+        [("listen", "join 50"), ("bind", "join 2"), ("full", "join 2"), ("now and then", "join 50")]
     {
         let (_listener, address) = address();
         let mut squatter = processes::command(&format!("squat {how}"), &ncclUniqueId::default(), 1, &[0]);
-        let mut squatter = squatter.env("NCCL_COMM_ID", &address).stdout(Stdio::piped()).spawn().unwrap();
+        let mut squatter = squatter.env("NCCL_COMM_ID", &address).spawn().unwrap();
         let last = if how == "now and then" { "libnccl-cpu-" } else { "taken" };
         let mut lines = BufReader::new(squatter.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().starts_with(last)));
-        let began = Instant::now();
-        run(&[task; 3], "NCCL_COMM_ID", &address);
-        println!("{how}: {:?}", began.elapsed());
+        run(task, 3, "NCCL_COMM_ID", &address);
         processes::kill(&mut squatter);
         // The next job can use the name.
-        run(&["join_few"; 2], "NCCL_COMM_ID", &address);
+        run("join 2", 2, "NCCL_COMM_ID", &address);
     }
 }
 
 #[test]
 fn shrinks_of_two_comm_id_communicators_do_not_mix() {
     let (_listener, address) = address();
-    run(&["shrink_two", "shrink_two", "leave"], "NCCL_COMM_ID", &address);
+    run("shrink_two", 3, "NCCL_COMM_ID", &address);
 }
 
 #[test]
-fn invalid_comm_id_error_shows_the_value() {
-    for value in
-        ["rank0", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
-    {
-        run(&["invalid"], "NCCL_COMM_ID", value);
+fn unusable_comm_id_error_shows_the_value() {
+    let addresses =
+        "rank0|7|127.0.0.1|127.0.0.1:|127.0.0.1:0|127.0.0.1:65536|[::1:1234|no host:1|192.0.2.1:7";
+    for value in addresses.split('|') {
+        run("create_invalid_id", 1, "NCCL_COMM_ID", value);
     }
-    run(&["foreign"], "NCCL_COMM_ID", "192.0.2.1:7");
-}
-
-#[test]
-fn grow_id_with_comm_id_is_invalid_usage() {
-    run(&["grow"], "NCCL_COMM_ID", "127.0.0.1:7");
+    run("create_grow_id", 1, "NCCL_COMM_ID", "127.0.0.1:7");
 }
 
 #[test]
 fn duplicate_device_is_allowed_by_multi_rank_gpu_enable() {
-    run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", "1");
-    for value in ["0", "", "yes"] {
-        run(&["device_twice_is_refused"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
+    for value in ["1", "0", "", "yes"] {
+        run("init_device_twice", 1, "NCCL_MULTI_RANK_GPU_ENABLE", value);
     }
 }

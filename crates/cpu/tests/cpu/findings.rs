@@ -6,67 +6,53 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
 use std::ptr;
 
-use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{ARGUMENT, Comm, F32, OK, SUM, hex, unique_id};
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
+use crate::common::processes::{self, RankProcess};
+use crate::common::{
+    ARGUMENT, Comm, F32, Memory, OK, SUM, assert_sum, grow, init_with, on_threads, send, shrink, split,
+    unique_id,
+};
+use libnccl::sys::{ncclResult_t, ncclScalarResidence_t};
 use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
-rank_tasks! {
-    "messages" => messages,
-    "leaks" => leaks,
-    "leaks_of_child" => leaks_of_child,
-    "fail" => fail,
-    "extra_call" => extra_call,
-    "undocumented" => pass_undocumented_arguments,
-    "free" => free,
-    "shrink_flags" => shrink_with_different_flags,
-    "grow" => grow_by_one,
-}
+rank_tasks!(
+    messages,
+    leaks,
+    leaks_of_child,
+    fail,
+    pass_undocumented_arguments,
+    free,
+    shrink_with_different_flags,
+    grow_by_one
+);
 
-/// Runs two ranks with these variables, and returns the output of each.
 #[track_caller]
-fn run(task: &str, variables: &[(&str, &str)]) -> [String; 2] {
-    let id = unique_id();
-    let start = |rank| {
-        let mut command = processes::command(task, &id, 2, &[rank]);
-        command.stdout(Stdio::null()).envs(variables.iter().copied()).spawn().unwrap()
-    };
-    [start(0), start(1)].map(finish)
+fn run(task: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    processes::run(task, [[0], [1]], variables)
 }
 
-fn sum(comm: Comm) {
-    let mut buffer = [0_f32; 4];
-    let place = buffer.as_mut_ptr().cast();
-    assert_eq!(nccl!(ncclAllReduce(place, place, 4, F32, SUM, comm.0, ptr::null_mut())), OK);
-}
+const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
+const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
-/// Destroys three communicators, each with a send that no rank receives.
 fn messages(process: &RankProcess) {
     let parent = process.join();
     for count in 1..=3 {
-        let mut child: ncclComm_t = ptr::null_mut();
-        assert_eq!(nccl!(ncclCommSplit(parent.0, 0, 0, &mut child, ptr::null_mut())), OK);
+        let child = split(parent.0, 0, 0).unwrap();
         if process.rank() == 0 {
-            let sent = [0_f32; 4];
-            let place = sent.as_ptr().cast();
-            assert_eq!(nccl!(ncclSend(place, count, F32, 1, child, ptr::null_mut())), OK);
+            assert_eq!(send(&[0_f32; 4][..count], 1, child.0), OK);
         }
-        sum(Comm(child));
-        Comm(child).destroy();
+        assert_sum(child.0, 2);
+        child.destroy();
     }
     parent.destroy();
 }
 
 #[test]
 fn finding_is_reported_once_per_call_site_unless_ignored() {
-    const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
     for (variables, is_reported) in [
         (&[][..], true),
         (&[(IGNORE, "late-rank, race")], true),
@@ -90,7 +76,7 @@ fn finding_is_reported_once_per_call_site_unless_ignored() {
 
 #[test]
 fn unknown_finding_name_error_lists_the_documented_names() {
-    let printed = run("messages", &[("LIBNCCL_CPU_IGNORE", "race,races")]).concat();
+    let printed = run("messages", &[(IGNORE, "race,races")]).concat();
     let refusal = "LIBNCCL_CPU_IGNORE is \"race,races\", which is ignored; expected names of findings, separated by commas: ";
     let names = printed.lines().find_map(|line| Some(line.split_once(refusal)?.1));
     let names: Vec<_> = names.unwrap_or_else(|| panic!("{printed}")).split(", ").collect();
@@ -106,7 +92,7 @@ fn unknown_finding_name_error_lists_the_documented_names() {
 fn make(comm: Comm, rank: usize) {
     let mut memory = ptr::null_mut();
     assert_eq!(nccl!(ncclMemAlloc(&mut memory, 4096)), OK);
-    let (mut window, mut handles, mut reduction) = (ptr::null_mut(), [ptr::null_mut(); 2], ncclRedOp_t(0));
+    let (mut window, mut handles, mut reduction) = (ptr::null_mut(), [ptr::null_mut(); 2], SUM);
     assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0)), OK);
     for handle in &mut handles {
         assert_eq!(nccl!(ncclCommRegister(comm.0, memory, 4096, handle)), OK);
@@ -124,7 +110,6 @@ fn make(comm: Comm, rank: usize) {
 
 static SCALAR: f32 = 2.0;
 
-/// Leaks the objects of rank 0, and its communicator.
 fn leaks(process: &RankProcess) {
     let comm = process.join();
     make(comm, process.rank());
@@ -136,16 +121,14 @@ fn leaks(process: &RankProcess) {
 /// Destroys communicators, but not the objects that rank 0 created from one of them.
 fn leaks_of_child(process: &RankProcess) {
     let parent = process.join();
-    let mut child: ncclComm_t = ptr::null_mut();
-    assert_eq!(nccl!(ncclCommSplit(parent.0, 0, 0, &mut child, ptr::null_mut())), OK);
-    make(Comm(child), process.rank());
-    Comm(child).destroy();
+    let child = split(parent.0, 0, 0).unwrap();
+    make(child, process.rank());
+    child.destroy();
     parent.destroy();
 }
 
 #[test]
 fn leaked_objects_are_listed_in_strict_mode() {
-    const STRICT: &str = "LIBNCCL_CPU_STRICT";
     let all = [
         "1 window was not deregistered before END; comm 0x [leaked-window]",
         "2 registered buffers were not deregistered before END; comm 0x [leaked-registration]",
@@ -154,18 +137,14 @@ fn leaked_objects_are_listed_in_strict_mode() {
     ];
     let communicator = "comm 0x was not destroyed before the process exits [leaked-communicator]";
     let without_windows = [communicator, all[1], all[2], all[3]];
+    let with_communicator = [&[communicator][..], &all].concat();
     for (task, variables, end, expected) in [
         ("leaks", &[][..], "", &[][..]),
-        ("leaks", &[(STRICT, "1")], "the process exits", &[&[communicator][..], &all].concat()),
-        (
-            "leaks",
-            &[(STRICT, "1"), ("LIBNCCL_CPU_IGNORE", "leaked-window")],
-            "the process exits",
-            &without_windows,
-        ),
-        ("leaks_of_child", &[(STRICT, "1")], "its communicator was destroyed", &all),
+        ("leaks", &[STRICT], "the process exits", &with_communicator),
+        ("leaks", &[STRICT, (IGNORE, "leaked-window")], "the process exits", &without_windows),
+        ("leaks_of_child", &[STRICT], "its communicator was destroyed", &all),
     ] {
-        let [leaves, destroys] = run(task, variables);
+        let [leaves, destroys] = &run(task, variables)[..] else { panic!() };
         let lines: Vec<String> = leaves.lines().filter_map(line_of_leak).collect();
         let expected: Vec<String> = expected.iter().map(|line| line.replace("END", end)).collect();
         assert_eq!(lines, expected, "{task} {variables:?}: {leaves}");
@@ -197,27 +176,23 @@ fn free(process: &RankProcess) {
 
 #[test]
 fn free_of_registered_memory_is_a_finding_and_refused_in_strict_mode() {
-    const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
     const REFUSES: (&str, &str) = ("TEST_REFUSES", "");
     let found = |variables: &[(&str, &str)]| {
-        let printed = run("free", variables);
-        printed.map(|printed| {
-            let lines = printed.lines().filter(|line| line.ends_with(" [free-under-reference]"));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        })
+        let printed = run("free", variables).into_iter();
+        printed
+            .map(|printed| {
+                printed.lines().filter(|line| line.ends_with(" [free-under-reference]")).collect::<String>()
+            })
+            .collect::<Vec<_>>()
     };
     for variables in [&[][..], &[STRICT, REFUSES]] {
         let references = ["it is registered by ncclCommRegister as 0x", "it is in the window 0x"];
-        for (lines, reference) in found(variables).iter().zip(references) {
-            let [line] = &lines[..] else { panic!("{variables:?}: {lines:?}") };
-            assert!(
-                line.contains("ncclMemFree frees 8192 bytes at 0x") && line.contains(reference),
-                "{line}"
-            );
+        for (line, reference) in found(variables).iter().zip(references) {
+            assert!(line.contains(reference), "{line}");
+            assert_eq!(line.matches("ncclMemFree frees 8192 bytes at 0x").count(), 1, "{line}");
         }
     }
-    let ignored = [STRICT, ("LIBNCCL_CPU_IGNORE", "free-under-reference")];
-    assert_eq!(found(&ignored).concat(), [""; 0]);
+    assert_eq!(found(&[STRICT, (IGNORE, "free-under-reference")]), ["", ""]);
 }
 
 /// Returns a line about a leak, without the communicator's name, which must be rank 0 of 2.
@@ -264,7 +239,7 @@ fn findings_file_is_shared_or_per_process() {
     let directory = tempfile::tempdir().unwrap();
     for (task, variables, file, expected) in [
         ("fail", &[][..], "one", &[("failed-call", None, 4), ("leaked-communicator", Some(1), 1)][..]),
-        ("fail", &[("LIBNCCL_CPU_IGNORE", "failed-call")], "one", &[("leaked-communicator", Some(1), 1)]),
+        ("fail", &[(IGNORE, "failed-call")], "one", &[("leaked-communicator", Some(1), 1)]),
         (
             "leaks",
             &[],
@@ -314,46 +289,15 @@ fn finding_has_a_stack_trace_if_enabled() {
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
 }
 
-/// Rank 0 makes one more short broadcast, as its root.
-fn extra_call(process: &RankProcess) {
-    let comm = process.join();
-    sum(comm);
-    if process.rank() == 0 {
-        let mut element = 1_f32;
-        let place = (&raw mut element).cast();
-        assert_eq!(nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, ptr::null_mut())), OK);
-    }
-    let code = nccl!(ncclCommDestroy(comm.0));
-    eprintln!("destroyed: {}", if code == OK { "success" } else { "error" });
-}
-
-#[test]
-fn extra_call_is_a_finding_and_fails_destroy_if_failures_are_errors() {
-    for (failures, is_error) in [("", true), ("error", true), ("report", false), ("wait", false)] {
-        let printed = run("extra_call", &[("LIBNCCL_CPU_FAILURES", failures)]).concat();
-        assert!(
-            printed.contains(" last; comm ") && printed.contains("[missing-call]"),
-            "{failures}: {printed}"
-        );
-        // The rank that is destroyed last, or both if at the same time.
-        assert_eq!(printed.contains("destroyed: error"), is_error, "{failures}: {printed}");
-    }
-}
-
-/// Passes arguments that NCCL accepts but does not document.
 fn pass_undocumented_arguments(process: &RankProcess) {
     let comm = process.join();
-    let (mut child, mut memory, mut window) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-    assert_eq!(nccl!(ncclCommSplit(comm.0, -7, 0, &mut child, ptr::null_mut())), OK);
-    Comm(child).destroy();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 4096)), OK);
-    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0x100)), OK);
+    let (memory, mut window) = (Memory::new(1024), ptr::null_mut());
+    split(comm.0, -7, 0).unwrap().destroy();
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory.start.cast(), 4096, &mut window, 0x100)), OK);
     assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
-    assert_eq!(nccl!(ncclMemFree(memory)), OK);
     assert_eq!(nccl!(ncclCommSuspend(comm.0, 4)), OK);
     if process.rank() == 0 {
-        assert_eq!(nccl!(ncclCommShrink(comm.0, [1].as_mut_ptr(), 1, &mut child, ptr::null_mut(), 2)), OK);
-        Comm(child).destroy();
+        shrink(comm.0, &[1], 2).unwrap().destroy();
     }
     comm.destroy();
 }
@@ -361,7 +305,7 @@ fn pass_undocumented_arguments(process: &RankProcess) {
 #[test]
 fn undocumented_arguments_are_findings_only_in_strict_mode() {
     for (strict, is_reported) in [("0", false), ("1", true)] {
-        let printed = run("undocumented", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
+        let printed = run("pass_undocumented_arguments", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
         for text in [
             "ncclCommSplit: color -7 is neither NCCL_SPLIT_NOCOLOR nor at least 0 [undocumented-argument]",
             "ncclCommWindowRegister: winFlags are 0x100, and NCCL ignores all but ",
@@ -375,54 +319,31 @@ fn undocumented_arguments_are_findings_only_in_strict_mode() {
 
 /// Ranks 0 and 1 shrink to continue without rank 2, and pass different flags.
 fn shrink_with_different_flags(process: &RankProcess) {
-    let (comm, mut child) = (process.join(), ptr::null_mut());
+    let comm = process.join();
     if process.rank() < 2 {
-        let flags = process.rank() as i32;
-        assert_eq!(
-            nccl!(ncclCommShrink(comm.0, [2].as_mut_ptr(), 1, &mut child, ptr::null_mut(), flags)),
-            OK
-        );
-        Comm(child).destroy();
+        shrink(comm.0, &[2], process.rank() as i32).unwrap().destroy();
     }
     assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
 }
 
 /// A communicator with a name grows by a rank without options, which is no difference.
 fn grow_by_one(process: &RankProcess) {
-    let mut grown = ptr::null_mut();
-    let (mut comm, mut id) = (ptr::null_mut(), process.id);
-    if process.rank() == 0 {
-        let mut config = ncclConfig_t { commName: c"data".as_ptr(), ..ncclConfig_t::initializer() };
-        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, &mut config)), OK);
-        assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut id)), OK);
-        println!("\n{}", hex(&id.internal));
-    }
-    let rank = if process.rank() == 0 { -1 } else { 1 };
-    assert_eq!(nccl!(ncclCommGrow(comm, 2, &id, rank, &mut grown, ptr::null_mut())), OK);
-    Comm(grown).destroy();
-    if process.rank() == 0 {
-        Comm(comm).destroy();
-    }
+    let (_, comm) = init_with(unique_id(), 1, 0, |config| config.commName = c"data".as_ptr());
+    let mut id = process.id;
+    assert_eq!(nccl!(ncclCommGetUniqueId(comm.0, &mut id)), OK);
+    on_threads(2, |rank| {
+        let (parent, number) = if rank == 0 { ({ comm }.0, -1) } else { (ptr::null_mut(), 1) };
+        grow(parent, 2, Some(&id), number).unwrap().destroy();
+    });
+    comm.destroy();
 }
 
 #[test]
 fn different_shrink_flags_are_a_finding_but_new_ranks_of_grow_are_not() {
-    let id = unique_id();
-    let start = |rank| processes::command("shrink_flags", &id, 3, &[rank]).spawn().unwrap();
-    let printed: String = [start(0), start(1), start(2)].map(finish).concat();
+    let printed = processes::run("shrink_with_different_flags", [[0], [1], [2]], &[]).concat();
     let text =
         "the ranks called ncclCommShrink with different shrinkFlags (rank 1: 1, rank 0: 0); communicator ";
     assert_eq!(printed.matches(text).count(), 1, "{printed}");
-
-    let mut old = processes::command("grow", &id, 2, &[0]).stdout(Stdio::piped()).spawn().unwrap();
-    // Kept until both have ended, as the first one still prints.
-    let mut lines = BufReader::new(old.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let line = lines.find(|line| line.len() == 2 * id.internal.len()).expect("an id");
-    let mut id = id;
-    for (place, digits) in id.internal.iter_mut().zip(line.as_bytes().chunks(2)) {
-        *place = u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap() as _;
-    }
-    let new = processes::command("grow", &id, 2, &[1]).stdout(Stdio::null()).spawn().unwrap();
-    let printed: String = [old, new].map(finish).concat();
+    let printed = processes::run("grow_by_one", [[0]], &[]).concat();
     assert!(!printed.contains("[different-arguments]"), "{printed}");
 }

@@ -5,27 +5,21 @@
 
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Output};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, init, last_error,
+    ARGUMENT, Comm, F32, OK, STREAM, SUM, alone, assert_last_error, assert_sum, in_group, init, last_error,
     on_threads, unique_id,
 };
 use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t};
 
-rank_tasks! {
-    "use_buffer" => use_buffer,
-    "use_buffer_in_one_process" => use_buffer_in_one_process,
-    "recover" => recover,
-    "raise" => raise,
-}
+rank_tasks!(use_buffer, recover, raise);
 
 const PAGE: usize = 1 << 16;
 
-/// The usable bytes of a buffer that is too short.
 const SHORT: usize = 2 * PAGE;
 
 const LONG: usize = 4 << 20;
@@ -45,27 +39,19 @@ fn map(length: usize, protection: libc::c_int) -> *mut u8 {
 
 /// Returns the start of `length` bytes that are invalid in this way.
 fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
-    let all = libc::PROT_READ | libc::PROT_WRITE;
-    match kind {
-        "unmapped" => {
-            let start = map(length, all);
-            // SAFETY: the memory that was mapped, which nothing uses.
-            assert_eq!(unsafe { libc::munmap(start.cast(), length) }, 0);
-            start
-        }
-        "short" => {
-            let start = map(length.max(2 * SHORT), all);
-            // SAFETY: likewise, the end of it.
-            assert_eq!(unsafe { libc::munmap(start.add(SHORT).cast(), length.max(2 * SHORT) - SHORT) }, 0);
-            start
-        }
-        "read_only" => map(length, libc::PROT_READ),
-        "outside" => ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a),
-        _ => map(length, all),
-    }
+    let protection = if kind == "read_only" { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+    let start = map(length, protection);
+    let usable = match kind {
+        "outside" => return ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a),
+        "unmapped" => 0,
+        "short" => SHORT,
+        _ => return start,
+    };
+    // SAFETY: the end of the memory that was mapped, which nothing uses.
+    assert_eq!(unsafe { libc::munmap(start.add(usable).cast(), length - usable) }, 0);
+    start
 }
 
-/// Makes the call of a rank on these buffers.
 fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm) -> ncclResult_t {
     let (count, good, buffer) =
         (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
@@ -82,11 +68,8 @@ fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm)
         }
         "send" | "receive" => nccl!(ncclRecv(buffer, count, F32, other, comm, STREAM)),
         "grouped_sum_to" => {
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            let first = nccl!(ncclAllReduce(good, good, count, F32, SUM, comm, STREAM));
-            let second = nccl!(ncclAllReduce(good, buffer, count, F32, SUM, comm, STREAM));
-            assert_eq!((first, second), (OK, OK));
-            nccl!(ncclGroupEnd())
+            let sum = |to| nccl!(ncclAllReduce(good, to, count, F32, SUM, comm, STREAM));
+            in_group(|| assert_eq!([sum(good), sum(buffer)], [OK; 2]))
         }
         // The other rank frees its part of the window.
         "put" => {
@@ -106,48 +89,40 @@ fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm)
     }
 }
 
+/// Uses a buffer that is invalid on rank 1 in a call: the function, the kind of buffer and its length are the arguments.
 fn use_buffer(process: &RankProcess) {
-    let comm = process.join();
-    let [function, kind, length] = &process.arguments[..] else { panic!() };
-    let (length, rank) = (length.parse().unwrap(), process.rank());
-    let buffer = wrong_buffer(if rank == 1 { kind } else { "good" }, length);
-    let mut code = call(function, rank, buffer, length, comm);
-    if rank == 0 && code == OK {
-        // It may complete without the other rank, but the next call does not.
-        code = call("sum_to", rank, buffer, 8, comm);
-    }
-    println!("{code:?}: {}", last_error());
-}
-
-fn use_buffer_in_one_process(process: &RankProcess) {
     let [function, kind, length] = &process.arguments[..] else { panic!() };
     let length = length.parse().unwrap();
-    let comms = init(Mode::Group, 2);
-    on_threads(2, |rank| {
+    on_threads(process.own.len(), |index| {
+        let rank = process.own[index];
+        let comm = process.join_as(rank);
         let buffer = wrong_buffer(if rank == 1 { kind } else { "good" }, length);
-        call(function, rank, buffer, length, comms[rank])
+        let mut code = call(function, rank, buffer, length, comm);
+        if rank == 0 && code == OK {
+            // It may complete without the other rank, but the next call does not.
+            code = call("sum_to", rank, buffer, 8, comm);
+        }
+        println!("{code:?}: {}", last_error());
     });
 }
 
-/// Waits until a process has exited or died of a fault, and returns its status and output.
-fn end(child: Child) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    (status.signal(), text)
-}
-
-/// Runs a task in processes with these ranks.
+/// Runs a task in processes with these ranks, and returns for each the signal that killed it, and its output.
+#[track_caller]
 fn run(task: &str, ranks: &[&[usize]], variables: &[(&str, &str)]) -> Vec<(Option<i32>, String)> {
-    let id = unique_id();
-    let start = |own: &&[usize]| {
+    let (id, mut children) = (unique_id(), vec![]);
+    // Not in a closure, which would be the caller.
+    for own in ranks {
         let mut command = processes::command(task, &id, 2, own);
-        command.stdout(Stdio::piped()).envs(variables.iter().copied()).spawn().unwrap()
+        children.push(command.envs(variables.iter().copied()).spawn().unwrap());
+    }
+    let end = |child: Child| {
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (status.signal(), text)
     };
-    let children: Vec<Child> = ranks.iter().map(start).collect();
     children.into_iter().map(end).collect()
 }
 
-/// The ranks of two processes.
 const TWO: &[&[usize]] = &[&[0], &[1]];
 
 const PROGRAMS: &[(&str, &str, usize, &str)] = &[
@@ -205,7 +180,7 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
 fn invalid_buffer_is_named_with_ranks_as_threads() {
     let put = ("put", "unmapped", 1 << 16, "ncclPutSignal(65536 bytes, peer 0): the peer's window");
     for (function, kind, length, buffer) in PROGRAMS.iter().chain([&put]) {
-        let task = format!("use_buffer_in_one_process {function} {kind} {length}");
+        let task = format!("use_buffer {function} {kind} {length}");
         let [(signal, printed)] = &run(&task, &[&[0, 1]], &[])[..] else { panic!() };
         check(*signal, printed, kind, *length, buffer);
     }
@@ -248,50 +223,40 @@ fn earlier_signal_handler_that_fixes_the_fault_is_called() {
 /// A signal that is sent kills a process as if there were no handler.
 fn raise(process: &RankProcess) {
     let signal: libc::c_int = process.arguments[0].parse().unwrap();
-    // The handler of Rust's library takes no notice of it.
-    // SAFETY: the action of other programs.
+    // SAFETY: the action of other programs: the handler of Rust's library takes no notice of the signal, which ends this process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-    let _comms = init(Mode::Group, 1);
-    // SAFETY: ends this process.
+    let _comms = init(1);
+    // SAFETY: as above.
     unsafe { libc::raise(signal) };
 }
 
 #[test]
 fn signal_sent_by_a_process_to_itself_kills_it() {
     for expected in [libc::SIGSEGV, libc::SIGBUS] {
-        for (signal, printed) in run(&format!("raise {expected}"), &[&[0]], &[]) {
-            assert_eq!(signal, Some(expected), "{printed}");
-            assert!(!printed.contains("is invalid from byte"), "{printed}");
-        }
+        let [(signal, printed)] = &run(&format!("raise {expected}"), &[&[0]], &[])[..] else { panic!() };
+        assert_eq!(*signal, Some(expected), "{printed}");
+        assert!(!printed.contains("is invalid from byte"), "{printed}");
     }
 }
 
+/// Memory of a registration, of a window, and of the scalar of a reduction.
 #[test]
-fn registration_of_unmapped_memory_is_invalid_argument() {
+fn unmapped_memory_in_other_calls_is_invalid_argument() {
     let _alone = alone();
-    let comms = init(Mode::Group, 1);
+    let comm = init(1)[0];
     let buffer = wrong_buffer("short", 4 * SHORT).cast::<c_void>();
-    let (mut handle, mut window) = (ptr::null_mut(), ptr::null_mut());
-    assert_eq!(nccl!(ncclCommRegister(comms[0].0, buffer, 4 * SHORT, &mut handle)), ARGUMENT);
+    let (mut handle, mut window, mut op) = (ptr::null_mut(), ptr::null_mut(), SUM);
+    assert_eq!(nccl!(ncclCommRegister(comm.0, buffer, 4 * SHORT, &mut handle)), ARGUMENT);
     let expected = format!("no memory is mapped from byte {SHORT} on");
     assert_last_error(&expected);
-    assert_eq!(nccl!(ncclCommWindowRegister(comms[0].0, buffer, 4 * SHORT, &mut window, 0)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, buffer, 4 * SHORT, &mut window, 0)), ARGUMENT);
     assert_last_error(&expected);
-    assert_eq!(nccl!(ncclCommRegister(comms[0].0, buffer, SHORT, &mut handle)), OK);
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn unmapped_scalar_is_invalid_argument() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 1);
+    assert_eq!(nccl!(ncclCommRegister(comm.0, buffer, SHORT, &mut handle)), OK);
     let scalar = wrong_buffer("unmapped", PAGE).cast();
-    for residence in [ncclScalarResidence_t::ncclScalarHostImmediate, ncclScalarResidence_t::ncclScalarDevice]
-    {
-        let mut op = SUM;
-        let created = nccl!(ncclRedOpCreatePreMulSum(&mut op, scalar, F32, residence, comms[0].0));
+    for residence in [0, 1].map(ncclScalarResidence_t) {
+        let created = nccl!(ncclRedOpCreatePreMulSum(&mut op, scalar, F32, residence, comm.0));
         assert_eq!(created, ARGUMENT, "{residence:?}");
         assert_last_error("4 bytes: no memory is mapped from byte 0 on");
     }
-    comms.into_iter().for_each(Comm::destroy);
+    comm.destroy();
 }

@@ -8,6 +8,7 @@ mod common;
 
 // Tests start in the order of their names; these take longest, and must not run at the same time.
 mod between_processes;
+mod children;
 mod debug;
 #[cfg(feature = "device-api")]
 mod device_api;
@@ -15,18 +16,19 @@ mod disagreements;
 mod environment;
 mod findings;
 mod fuzz;
+mod init;
 mod invalid_buffers;
-mod lifecycle;
 mod many_ranks;
-mod memory;
 mod messages;
 mod mistakes;
 mod misuse;
 mod namespaces;
+mod nonblocking;
 mod one_sided;
 mod parameters;
 mod planted_faults;
-mod point_to_point;
 mod rank_failure;
 mod ras;
+mod resource_limits;
+mod teardown;
 mod waits;

@@ -4,34 +4,16 @@
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::processes::{self, RankProcess, command, finish, spawn};
-use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, OK, assert_sum, busy, descriptors, last_error, on_threads, unique_id};
-use libnccl::sys::ncclComm_t;
+use crate::common::processes::{self, RankProcess, command, finish};
+use crate::common::{Comm, assert_sum, busy, on_threads, split, unique_id};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-rank_tasks! {
-    "sum_and_split" => sum_and_split_as_process,
-    "threads" => sum_and_split_as_threads,
-    "wait" => wait_for_late_rank,
-}
+rank_tasks!(sum_and_split_as_threads, wait_for_late_rank);
 
-/// The limit of memory for a process with many ranks.
 const MEMORY: u64 = 2 << 30;
-
-/// Sums, splits the ranks into odd and even ones, and sums there.
-fn sum_and_split(comm: ncclComm_t, ranks: usize, rank: usize) {
-    assert_sum(comm, ranks);
-    let mut child = ptr::null_mut();
-    let code = nccl!(ncclCommSplit(comm, rank as i32 % 2, 0, &mut child, ptr::null_mut()));
-    assert_eq!(code, OK, "{}", last_error());
-    assert_sum(child, (ranks + 1 - rank % 2) / 2);
-    Comm(child).destroy();
-}
 
 /// Returns the peak resident memory of this process, shared memory included.
 fn peak_memory() -> u64 {
@@ -52,14 +34,6 @@ fn usage() -> (Duration, i64) {
     (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
 }
 
-fn sum_and_split_as_process(process: &RankProcess) {
-    let before = descriptors();
-    let Comm(comm) = process.join();
-    sum_and_split(comm, process.ranks, process.rank());
-    assert_eq!(descriptors(), before, "a rank keeps none");
-    Comm(comm).destroy();
-}
-
 /// Runs all ranks as threads of a process that may open only a few file descriptors, so that a rank can keep none.
 fn sum_and_split_as_threads(process: &RankProcess) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
@@ -67,8 +41,10 @@ fn sum_and_split_as_threads(process: &RankProcess) {
     let (ranks, began) = (process.ranks, Instant::now());
     on_threads(ranks, |rank| {
         let Comm(comm) = process.join_as(rank);
-        sum_and_split(comm, ranks, rank);
-        Comm(comm).destroy();
+        assert_sum(comm, ranks);
+        let child = split(comm, rank as i32 % 2, 0).unwrap();
+        assert_sum(child.0, (ranks + 1 - rank % 2) / 2);
+        [child, Comm(comm)].into_iter().for_each(Comm::destroy);
     });
     let memory = peak_memory();
     eprintln!("{ranks} threads: {:.1} s, {} MiB", began.elapsed().as_secs_f64(), memory >> 20);
@@ -94,35 +70,13 @@ fn wait_for_late_rank(process: &RankProcess) {
     assert!(time < Duration::from_millis(400), "{time:?}");
 }
 
-fn ranks_as_threads(ranks: usize) {
-    let (_busy, _watchdog) = (busy(), Watchdog::new());
-    let process = command("threads", &unique_id(), ranks, &[0]).spawn().unwrap();
-    print!("{}", finish(process));
-}
-
 #[test]
 fn hundreds_of_ranks_as_threads_take_few_descriptors_and_little_memory() {
-    ranks_as_threads(256);
-}
-
-#[test]
-#[ignore = "takes seconds of two processors: .ci/long"]
-fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
-    ranks_as_threads(1024);
-}
-
-#[test]
-fn hundred_processes_join_and_split() {
-    let (_busy, _watchdog, began) = (busy(), Watchdog::new(), Instant::now());
-    processes::run("sum_and_split", 128);
-    println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
+    let _busy = busy();
+    print!("{}", finish(command("sum_and_split_as_threads", &unique_id(), 256, &[0]).spawn().unwrap()));
 }
 
 #[test]
 fn long_wait_takes_little_cpu_time() {
-    let (id, ranks) = (unique_id(), 8);
-    let children: Vec<_> = (0..ranks).map(|rank| spawn("wait", &id, ranks, rank)).collect();
-    for child in children {
-        print!("{}", finish(child));
-    }
+    print!("{}", processes::run("wait_for_late_rank", (0..8).map(|rank| [rank]), &[]).concat());
 }

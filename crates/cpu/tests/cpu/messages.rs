@@ -1,17 +1,15 @@
-//! Mismatches that the real NCCL ignores: sends that were never received, calls of count 0 on some ranks only, and sends that
-//! return only because there is buffer space for their data.
+//! Sends and receives that do not match or whose peer exits, and mismatches that the real NCCL ignores: sends that were never
+//! received, calls of count 0 on some ranks only, and sends that return only because there is buffer space for their data.
 //!
 //! The environment is read once per process, and reports go to the standard error, so most of these ranks are threads of a
 //! separate process.
 
-use std::ptr;
 use std::sync::Barrier;
 
-use crate::common::processes::{self, RankProcess, finish};
-use crate::common::watchdog::Watchdog;
+use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    self, Comm, F32, Mode, OK, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, init, last_error,
-    on_threads, unique_id, wait_until,
+    self, Comm, Memory, OK, REMOTE, USAGE, all_reduce, alone, assert_last_error, broadcast, in_group, init,
+    last_error, on_threads, receive, send, split, wait_until,
 };
 use libnccl::sys::ncclResult_t;
 
@@ -19,49 +17,41 @@ use libnccl::sys::ncclResult_t;
 const MAX: usize = (64 << 10) / 4;
 const MESSAGES: usize = 4;
 
-rank_tasks! {
-    "unreceived" => leave_messages_unreceived,
-    "received" => receive_after_the_sender_left,
-    "mixed" => send_and_sum_in_different_orders,
-    "empty_pair" => exchange_nothing,
-    "group" => exchange_and_sum_in_group,
-    "only_rank_0" => call_on_rank_0_only,
-    "host" => receive_after_the_send,
+rank_tasks!(
+    send_after_mismatch,
+    leave_messages_unreceived,
+    receive_after_the_sender_left,
+    send_and_sum_in_different_orders,
+    exchange_nothing,
+    exchange_and_sum_in_group,
+    call_on_rank_0_only,
+    receive_after_the_send
+);
+
+fn send_ones(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
+    send(&vec![1.0_f32; count], peer, comm)
 }
 
-fn send(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
-    let buffer = vec![1.0_f32; count];
-    nccl!(ncclSend(buffer.as_ptr().cast(), count, F32, peer as i32, comm, STREAM))
-}
-
-fn receive(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
+fn receive_ones(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
     let mut buffer = vec![0.0_f32; count];
-    let code = nccl!(ncclRecv(buffer.as_mut_ptr().cast(), count, F32, peer as i32, comm, STREAM));
+    let code = receive(&mut buffer, peer, comm);
     assert!(code != OK || buffer.iter().all(|element| *element == 1.0));
     code
 }
 
-fn all_reduce(count: usize, Comm(comm): Comm) -> ncclResult_t {
-    common::all_reduce(&mut vec![1.0_f32; count], comm)
-}
-
-fn in_group(calls: impl FnOnce()) -> ncclResult_t {
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    calls();
-    nccl!(ncclGroupEnd())
+fn sum(count: usize, Comm(comm): Comm) -> ncclResult_t {
+    all_reduce(&mut vec![1.0_f32; count], comm)
 }
 
 /// Runs `task` in a process that has both ranks of a communicator, and returns its output.
-fn run(task: &str, environment: &[(&str, &str)]) -> String {
-    let mut command = processes::command(task, &unique_id(), 2, &[0, 1]);
-    finish(command.envs(environment.iter().copied()).spawn().unwrap())
+#[track_caller]
+fn run(task: &str, variables: &[(&str, &str)]) -> String {
+    processes::run(task, [[0, 1]], variables).concat()
 }
 
-/// The limit for a program that must end.
 const LIMIT: (&str, &str) = ("LIBNCCL_CPU_TIMEOUT", "60");
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
-/// Runs `body` for both ranks of this process, each on a thread.
 fn on_both(process: &RankProcess, body: impl Fn(usize, Comm) + Sync) {
     on_threads(2, |rank| body(rank, process.join_as(rank)));
 }
@@ -78,53 +68,62 @@ fn assert_prints(printed: &str, part: &str) {
     assert_eq!(printed.matches(part).count(), 1, "{part:?} once in {printed}");
 }
 
+fn send_after_mismatch(process: &RankProcess) {
+    let (rank, Comm(comm), memory) = (process.rank(), process.join(), Memory::new(100_000));
+    memory.elements().fill(if rank == 0 { 7 } else { 0 });
+    for length in [10, 100_000] {
+        let own = &mut memory.elements()[..length];
+        let code = if rank == 0 { send(own, 1, comm) } else { receive(&mut own[1..], 0, comm) };
+        // A sender that does not wait gets no error.
+        assert_eq!(code, if rank == 0 && length == 10 { OK } else { USAGE });
+        if code == USAGE {
+            assert_last_error(&format!(
+                "rank 0 called ncclSend(count {length}, ncclInt32) to rank 1, which called ncclRecv(count {}, ncclInt32)",
+                length - 1
+            ));
+        }
+        let code = if rank == 0 { send(own, 1, comm) } else { receive(own, 0, comm) };
+        assert_eq!((code, own.iter().all(|element| *element == 7)), (OK, true), "{}", last_error());
+        own.fill(if rank == 0 { 7 } else { 0 });
+    }
+    Comm(comm).destroy();
+}
+
+#[test]
+fn count_mismatch_is_invalid_usage_and_drops_the_message() {
+    processes::run("send_after_mismatch", [[0], [1]], &[]);
+}
+
 /// The later calls were paired with others, and got wrong sums.
 #[test]
 fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_calls_it() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let _alone = alone();
     for length in [1, 100_000] {
-        let comms = init(Mode::Threads, 2);
-        assert_eq!(all_reduce(0, comms[0]), OK);
-        assert_eq!(on_threads(2, |rank| all_reduce(length, comms[rank])), [USAGE; 2]);
+        let comms = init(2);
+        assert_eq!(sum(0, comms[0]), OK);
+        assert_eq!(on_threads(2, |rank| sum(length, comms[rank])), [USAGE; 2]);
         assert_last_error(&format!(
             "before this call, rank 0 made 1 collective of count 0 that rank 1 did not make, the last of them \
              ncclAllReduce(count 0, ncclFloat32, ncclSum): rank 1 called ncclAllReduce(count {length}, "
         ));
-        assert_eq!(all_reduce(0, comms[1]), OK);
-        assert_eq!(on_threads(2, |rank| all_reduce(length, comms[rank])), [OK; 2]);
-        // They are counted beyond 256, and before a split.
-        on_threads(2, |rank| (0..300 - 2 * rank).for_each(|_| assert_eq!(all_reduce(0, comms[rank]), OK)));
-        let codes = on_threads(2, |rank| {
-            let mut child = ptr::null_mut();
-            nccl!(ncclCommSplit({ comms[rank] }.0, 0, 0, &mut child, ptr::null_mut()))
+        assert_eq!(sum(0, comms[1]), OK);
+        // In a group on one rank only, they keep their order.
+        on_threads(2, |rank| {
+            let mut buffer = vec![1.0_f32; length];
+            let mut both = || {
+                [length, 0]
+                    .iter()
+                    .for_each(|count| assert_eq!(all_reduce(&mut buffer[..*count], { comms[rank] }.0), OK));
+            };
+            if rank == 0 { assert_eq!(in_group(both), OK) } else { both() }
         });
-        assert_eq!(codes, [USAGE; 2]);
+        assert_eq!(on_threads(2, |rank| sum(length, comms[rank])), [OK; 2]);
+        // They are counted beyond 256, and before a split.
+        on_threads(2, |rank| (0..300 - 2 * rank).for_each(|_| assert_eq!(sum(0, comms[rank]), OK)));
+        assert_eq!(on_threads(2, |rank| split({ comms[rank] }.0, 0, 0).map(drop)), [Err(USAGE); 2]);
         assert_last_error("rank 0 made 2 collectives of count 0 that rank 1 did not make, the last of them");
         comms.into_iter().for_each(Comm::destroy);
     }
-}
-
-#[test]
-fn empty_collective_in_group_keeps_its_order() {
-    let _watchdog = Watchdog::new();
-    let comms = init(Mode::Threads, 2);
-    on_threads(2, |rank| {
-        // The buffer must live until the group ends.
-        let (mut buffer, Comm(comm)) = (vec![1.0_f32; 1000], comms[rank]);
-        let place = buffer.as_mut_ptr().cast();
-        let both = || {
-            for count in [1000, 0] {
-                assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, SUM, comm, STREAM)), OK);
-            }
-        };
-        if rank == 0 {
-            assert_eq!(in_group(both), OK);
-        } else {
-            both();
-        }
-        assert_eq!(all_reduce(3, comms[rank]), OK, "{}", last_error());
-    });
-    comms.into_iter().for_each(Comm::destroy);
 }
 
 /// Makes a call that waits for rank 1, which makes none, until the limit of waits.
@@ -133,13 +132,11 @@ fn call_on_rank_0_only(process: &RankProcess) {
         if rank == 1 {
             return wait_until("rank 0 gives up", || common::async_error(comm.0) == REMOTE);
         }
-        let mut value = [0_f32];
-        let place = value.as_mut_ptr().cast();
         assert_given_up(match process.arguments[0].as_str() {
-            "sum" => all_reduce(0, comm),
-            "broadcast" => nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, STREAM)),
-            "receive" => receive(0, 1, comm),
-            _ => send(1, 1, comm),
+            "sum" => sum(0, comm),
+            "broadcast" => broadcast(&mut [0_f32], 0, comm.0),
+            "receive" => receive_ones(0, 1, comm),
+            _ => send_ones(1, 1, comm),
         });
     });
 }
@@ -153,7 +150,7 @@ fn calls_that_need_no_peer_wait_in_strict_mode() {
         ("receive", "ncclRecv(count 0, ncclFloat32, peer 1)"),
         ("send", "ncclSend(count 1, ncclFloat32, peer 1)"),
     ] {
-        let printed = run(&format!("only_rank_0 {kind}"), &[warn_after, timeout, STRICT]);
+        let printed = run(&format!("call_on_rank_0_only {kind}"), &[warn_after, timeout, STRICT]);
         assert_prints(&printed, &format!("rank 0 of 2 still waits in call 1, {call}, for rank 1 (process "));
         let why = "(LIBNCCL_CPU_STRICT is 1: every send waits for its receiver)";
         assert_eq!(printed.contains(why), kind == "send", "{printed}");
@@ -163,26 +160,22 @@ fn calls_that_need_no_peer_wait_in_strict_mode() {
 fn exchange_nothing(process: &RankProcess) {
     on_both(process, |rank, comm| {
         for _ in 0..3 {
-            assert_eq!(all_reduce(0, comm), OK, "{}", last_error());
+            assert_eq!(sum(0, comm), OK, "{}", last_error());
             if rank == 0 {
-                assert_eq!([send(0, 1, comm), send(1, 1, comm)], [OK; 2]);
+                assert_eq!([send_ones(0, 1, comm), send_ones(1, 1, comm)], [OK; 2]);
             } else {
-                assert_eq!([receive(0, 0, comm), receive(1, 0, comm)], [OK; 2]);
+                assert_eq!([receive_ones(0, 0, comm), receive_ones(1, 0, comm)], [OK; 2]);
             }
             // To itself, which can only be in a group.
-            let group = in_group(|| assert_eq!([send(0, rank, comm), receive(0, rank, comm)], [OK; 2]));
+            let group = in_group(|| {
+                assert_eq!([send_ones(0, rank, comm), receive_ones(0, rank, comm)], [OK; 2]);
+            });
             assert_eq!(group, OK, "{}", last_error());
-            assert_eq!(all_reduce(1, comm), OK, "{}", last_error());
+            assert_eq!(sum(1, comm), OK, "{}", last_error());
         }
-        assert_eq!(if rank == 0 { send(0, 1, comm) } else { receive(1, 0, comm) }, USAGE);
+        assert_eq!(if rank == 0 { send_ones(0, 1, comm) } else { receive_ones(1, 0, comm) }, USAGE);
         comm.destroy();
     });
-}
-
-#[test]
-fn empty_calls_pair_in_strict_mode() {
-    let printed = run("empty_pair", &[LIMIT, STRICT]);
-    assert!(!printed.contains("libnccl-cpu"), "{printed}");
 }
 
 /// Both ranks tear down their communicator with the function in the second argument; the rank in the first argument goes first.
@@ -191,22 +184,21 @@ fn leave_messages_unreceived(process: &RankProcess) {
     let comms = on_threads(2, |rank| {
         let comm = process.join_as(rank);
         if rank == 0 {
-            (0..3).for_each(|_| assert_eq!(send(1000, 1, comm), OK));
-            assert_eq!(send(7, 1, comm), OK);
+            (0..3).for_each(|_| assert_eq!(send_ones(1000, 1, comm), OK));
+            assert_eq!(send_ones(7, 1, comm), OK);
         } else {
-            assert_eq!(receive(1000, 0, comm), OK);
+            assert_eq!(receive_ones(1000, 0, comm), OK);
         }
-        assert_eq!(all_reduce(10, comm), OK);
+        assert_eq!(sum(10, comm), OK);
         comm
     });
-    for rank in [first, 1 - first] {
+    for comm in [comms[first], comms[1 - first]] {
         match how {
-            "abort" => assert_eq!(nccl!(ncclCommAbort({ comms[rank] }.0)), OK),
+            "abort" => assert_eq!(nccl!(ncclCommAbort(comm.0)), OK),
             "finalize" => {
-                assert_eq!(nccl!(ncclCommFinalize({ comms[rank] }.0)), OK);
-                comms[rank].destroy();
+                assert_eq!([nccl!(ncclCommFinalize(comm.0)), nccl!(ncclCommDestroy(comm.0))], [OK; 2]);
             }
-            _ => comms[rank].destroy(),
+            _ => comm.destroy(),
         }
     }
 }
@@ -220,7 +212,7 @@ fn unreceived_messages_are_reported_by_each_rank_that_detects_them() {
         ("sender", "destroy", 1, 0),
         ("receiver", "abort", 0, 0),
     ] {
-        let printed = run(&format!("unreceived {first} {how}"), &[]);
+        let printed = run(&format!("leave_messages_unreceived {first} {how}"), &[]);
         for (rank, times) in [(1, of_receiver), (0, of_sender)] {
             let report = format!(
                 ", rank {rank} of 2 leaves, and 3 sends of rank 0 were never received by rank 1: 2 x \
@@ -231,75 +223,69 @@ fn unreceived_messages_are_reported_by_each_rank_that_detects_them() {
     }
 }
 
+/// What was sent before the sender left arrives; a call after that, or a send that waits, is an error.
 fn receive_after_the_sender_left(process: &RankProcess) {
     let sent = Barrier::new(2);
     on_both(process, |rank, comm| {
         if rank == 0 {
-            assert_eq!([send(1000, 1, comm), send(MAX, 1, comm)], [OK; 2]);
+            assert_eq!([send_ones(1000, 1, comm), send_ones(MAX, 1, comm)], [OK; 2]);
             comm.destroy();
         }
         sent.wait();
         if rank == 1 {
-            assert_eq!([receive(1000, 0, comm), receive(MAX, 0, comm)], [OK; 2]);
+            assert_eq!([receive_ones(1000, 0, comm), receive_ones(MAX, 0, comm)], [OK; 2]);
+            assert_eq!([receive_ones(1, 0, comm), send_ones(100_000, 0, comm)], [REMOTE; 2]);
+            assert_last_error("rank 0 has left");
             comm.destroy();
         }
     });
-}
-
-#[test]
-fn messages_received_after_the_sender_left_are_not_reported() {
-    let printed = run("received", &[]);
-    assert!(!printed.contains("libnccl-cpu"), "{printed}");
 }
 
 /// NCCL runs the group's collective before its send, and hangs, as strict mode does (`mistakes.rs`).
 fn send_and_sum_in_different_orders(process: &RankProcess) {
     const COUNT: usize = 1_000_000;
     on_both(process, |rank, comm| {
-        let (mut buffer, message) = (vec![1.0_f32; COUNT], vec![1.0_f32; COUNT]);
-        let place = buffer.as_mut_ptr().cast();
-        let sum = || nccl!(ncclAllReduce(place, place, COUNT, F32, SUM, comm.0, STREAM));
+        let (mut summed, sent) = (vec![1.0_f32; COUNT], vec![1.0_f32; COUNT]);
         if rank == 0 {
-            let send = || nccl!(ncclSend(message.as_ptr().cast(), COUNT, F32, 1, comm.0, STREAM));
-            assert_eq!(in_group(|| assert_eq!([sum(), send()], [OK; 2])), OK, "{}", last_error());
+            let both = || assert_eq!([all_reduce(&mut summed, comm.0), send(&sent, 1, comm.0)], [OK; 2]);
+            assert_eq!(in_group(both), OK, "{}", last_error());
         } else {
-            assert_eq!([receive(COUNT, 0, comm), sum()], [OK; 2], "{}", last_error());
+            assert_eq!([receive_ones(COUNT, 0, comm), sum(COUNT, comm)], [OK, OK], "{}", last_error());
         }
     });
 }
 
 #[test]
 fn send_grouped_after_collective_does_not_wait_for_it() {
-    run("mixed", &[LIMIT]);
+    run("send_and_sum_in_different_orders", &[LIMIT]);
 }
 
 fn exchange_and_sum_in_group(process: &RankProcess) {
     on_both(process, |rank, Comm(comm)| {
         for count in [1, MAX, 300_000] {
-            let (peer, sent) = (1 - rank as i32, vec![1.0_f32; count]);
-            let (mut received, mut sum) = (vec![0.0_f32; count], vec![2.0_f32; count]);
-            let (from, to, place) =
-                (sent.as_ptr().cast(), received.as_mut_ptr().cast(), sum.as_mut_ptr().cast());
+            let (peer, sent) = (1 - rank, vec![1.0_f32; count]);
+            let (mut received, mut summed) = (vec![0.0_f32; count], vec![2.0_f32; count]);
             let code = in_group(|| {
-                assert_eq!(nccl!(ncclSend(from, count, F32, peer, comm, STREAM)), OK);
-                assert_eq!(nccl!(ncclRecv(to, count, F32, peer, comm, STREAM)), OK);
-                for place in [place, place] {
-                    assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, SUM, comm, STREAM)), OK);
-                }
+                assert_eq!([send(&sent, peer, comm), receive(&mut received, peer, comm)], [OK; 2]);
+                assert_eq!([all_reduce(&mut summed, comm), all_reduce(&mut summed, comm)], [OK; 2]);
             });
             assert_eq!(code, OK, "{}", last_error());
             assert!(received == sent, "{count} received");
-            assert!(sum.iter().all(|element| *element == 8.0), "{count} summed");
+            assert!(summed.iter().all(|element| *element == 8.0), "{count} summed");
         }
         Comm(comm).destroy();
     });
 }
 
 #[test]
-fn group_of_messages_and_collectives_completes() {
-    for environment in [&[LIMIT, STRICT][..], &[LIMIT]] {
-        let printed = run("group", environment);
-        assert!(!printed.contains("libnccl-cpu"), "{environment:?}: {printed}");
+fn calls_that_match_complete_and_are_not_reported() {
+    for (task, variables) in [
+        ("exchange_nothing", &[LIMIT, STRICT][..]),
+        ("exchange_and_sum_in_group", &[LIMIT, STRICT]),
+        ("receive_after_the_sender_left", &[]),
+    ] {
+        let printed = run(task, variables);
+        assert!(!printed.contains("libnccl-cpu"), "{task}: {printed}");
     }
 }
 
@@ -309,7 +295,7 @@ fn invalid_settings_are_reported_and_ignored() {
     let mut settings = vec![("LIBNCCL_CPU_STRICT", "yes", "0 or 1")];
     settings.extend(["", "-1", "10s", "inf", "1e40"].map(|value| (limit, value, "a number of seconds")));
     for (name, value, expected) in settings {
-        let printed = run("received", &[(name, value)]);
+        let printed = run("receive_after_the_sender_left", &[(name, value)]);
         let text = format!("libnccl-cpu: {name} is {value:?}, which is ignored; expected {expected}\n");
         assert_prints(&printed, &text);
     }
@@ -321,16 +307,16 @@ fn receive_after_the_send(process: &RankProcess) {
     let check = if count <= MAX { |code| assert_eq!(code, OK, "{}", last_error()) } else { assert_given_up };
     on_both(process, |rank, comm| {
         let times = if count <= MAX { MESSAGES } else { 1 };
-        (0..times).for_each(|_| check(send(count, 1 - rank, comm)));
+        (0..times).for_each(|_| check(send_ones(count, 1 - rank, comm)));
         sent.wait();
-        (0..times).for_each(|_| check(receive(count, 1 - rank, comm)));
+        (0..times).for_each(|_| check(receive_ones(count, 1 - rank, comm)));
     });
 }
 
 #[test]
 fn only_long_sends_wait_for_their_receivers() {
-    run(&format!("host {MAX}"), &[LIMIT]);
-    let printed = run(&format!("host {}", MAX + 1), &processes::limits());
+    run(&format!("receive_after_the_send {MAX}"), &[LIMIT]);
+    let printed = run(&format!("receive_after_the_send {}", MAX + 1), &processes::limits());
     for peer in [0, 1] {
         let call = format!("still waits in call 1, ncclSend(count {}, ncclFloat32, peer {peer})", MAX + 1);
         assert_prints(&printed, &format!("{call}, for rank {peer}"));
@@ -338,4 +324,17 @@ fn only_long_sends_wait_for_their_receivers() {
     assert!(printed.contains(
         "(NCCL would queue the send on its stream; here it returns immediately only if it has at most 65536 bytes"
     ));
+}
+
+/// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
+#[test]
+fn message_sent_before_suspend_arrives_after_resume() {
+    let comms = init(2);
+    let (sent, mut received) = ([1, 2, 3], [0; 3]);
+    assert_eq!(send(&sent, 1, comms[0].0), OK);
+    let suspend = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommSuspend(comm.0, 1)), OK));
+    let resume = || comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommResume(comm.0)), OK));
+    assert_eq!([in_group(suspend), in_group(resume)], [OK; 2]);
+    assert_eq!((receive(&mut received, 0, comms[1].0), received), (OK, sent));
+    comms.into_iter().for_each(Comm::destroy);
 }

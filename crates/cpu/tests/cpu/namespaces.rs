@@ -3,24 +3,17 @@
 //! The tests print that they are skipped if no namespaces can be created.
 #![allow(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{RankProcess, command, finish};
-use crate::common::watchdog::Watchdog;
 use crate::common::{Comm, OK, REMOTE, SOON, USAGE, all_reduce, init_rank, last_error, unique_id};
 use libnccl::sys::ncclUniqueId;
 
-rank_tasks! {
-    "pair" => run_pair,
-    "sum_until_death" => sum_until_death,
-    "sum_until_killed" => sum_until_killed,
-    "refused" => print_refusal,
-    "pair_with_hidden" => run_pair_with_hidden,
-    "sum_until_killed_hidden" => sum_until_killed_hidden,
-}
+rank_tasks!(run_pair, sum_until_death, sum_until_killed, print_refusal, sum_until_killed_hidden);
 
 /// Sums until the other rank dies, which it does after the first sum.
 fn sum_until_death(process: &RankProcess) {
@@ -50,19 +43,11 @@ fn sum_until_killed_hidden(process: &RankProcess) {
     sum_until_killed(process);
 }
 
-/// Runs both ranks of a pair in the namespaces of this process.
-fn run_pair(_: &RankProcess) {
-    run_pair_of("sum_until_killed");
-}
-
-fn run_pair_with_hidden(_: &RankProcess) {
-    run_pair_of("sum_until_killed_hidden");
-}
-
-fn run_pair_of(first: &str) {
+/// Runs both ranks of a pair in the namespaces of this process; the argument is the task of the first.
+fn run_pair(process: &RankProcess) {
     let id = unique_id();
     let start = |task: &str, rank| command(task, &id, 2, &[rank]).spawn().unwrap();
-    let [mut killed, survivor] = [start(first, 0), start("sum_until_death", 1)];
+    let [mut killed, survivor] = [start(&process.arguments[0], 0), start("sum_until_death", 1)];
     let printed = finish(survivor);
     assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
     eprintln!("{printed}");
@@ -75,102 +60,70 @@ fn print_refusal(process: &RankProcess) {
     eprintln!("{code:?}: {}", last_error());
 }
 
-/// Returns the command of a rank process in new namespaces, made by the options of `unshare`; `None` if they cannot be.
+/// Returns the command of a rank process in new namespaces, made by the options of `unshare` and the words after them; `None` if
+/// they cannot be.
 fn unshare(options: &[&str], task: &str, id: &ncclUniqueId, rank: usize) -> Option<Command> {
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--user", "--map-root-user"]).args(options);
-    let can = Command::new("unshare")
-        .args(["--user", "--map-root-user"])
-        .args(options)
-        .arg("true")
-        .stderr(Stdio::null())
-        .status();
-    if !can.is_ok_and(|status| status.success()) {
-        println!("skipped: no namespaces can be created here with unshare {}", options.join(" "));
-        return None;
-    }
-    let inner = command(task, id, 2, &[rank]);
-    unshare.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        unshare.env(name, value.unwrap());
-    }
-    unshare.stdout(Stdio::null()).stderr(Stdio::piped());
-    Some(unshare)
-}
-
-const PID: &[&str] = &["--pid", "--fork", "--mount-proc"];
-const TIME: &[&str] = &["--time", "--boottime", "1000"];
-
-/// The program `die`, in namespaces.
-fn assert_death_is_noticed(pair: Option<Command>) {
-    let _watchdog = Watchdog::new();
-    let Some(mut pair) = pair else { return };
-    let printed = finish(pair.spawn().unwrap());
-    assert!(printed.contains("noticed after"), "{printed}");
-}
-
-#[test]
-fn death_in_a_pid_namespace_is_noticed() {
-    assert_death_is_noticed(unshare(PID, "pair", &unique_id(), 0));
-}
-
-#[test]
-fn death_in_a_time_namespace_is_noticed() {
-    assert_death_is_noticed(unshare(TIME, "pair", &unique_id(), 0));
-}
-
-/// As root, because `hidepid` does not hide processes from root's group.
-#[test]
-fn rank_hidden_in_proc_counts_as_alive_until_it_dies() {
-    const AS_NOBODY: &str = "mount -t proc -o hidepid=2 proc /proc && \
-                             exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
-    let inner = command("pair_with_hidden", &unique_id(), 2, &[0]);
-    let hidden = |program: &[&std::ffi::OsStr]| {
+    let start = |program: &[&OsStr]| {
         let mut unshare = Command::new("unshare");
-        unshare.args(PID).args(["sh", "-c", AS_NOBODY, "sh"]).args(program);
-        unshare.stdout(Stdio::null()).stderr(Stdio::piped());
+        unshare.args(options).args(program).stdout(Stdio::null()).stderr(Stdio::piped());
         unshare
     };
+    let inner = command(task, id, 2, &[rank]);
     let test = ["test".as_ref(), "-x".as_ref(), inner.get_program()];
-    if !hidden(&test).status().is_ok_and(|status| status.success()) {
-        println!("skipped: this user cannot mount /proc with hidepid, or others cannot read the test");
-        return;
+    if !start(&test).status().is_ok_and(|status| status.success()) {
+        println!("skipped: this user cannot start the test with unshare {}", options.join(" "));
+        return None;
     }
-    let program: Vec<_> = std::iter::once(inner.get_program()).chain(inner.get_args()).collect();
-    let mut pair = hidden(&program);
-    for (name, value) in inner.get_envs() {
-        pair.env(name, value.unwrap());
+    let mut command = start(&[inner.get_program()]);
+    command.args(inner.get_args());
+    command.envs(inner.get_envs().map(|(name, value)| (name, value.unwrap())));
+    Some(command)
+}
+
+const PID: &[&str] = &["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+const TIME: &[&str] = &["--user", "--map-root-user", "--time", "--boottime", "1000"];
+
+/// As root, because `hidepid` does not hide processes from root's group.
+const HIDDEN: &[&str] = &[
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    "sh",
+    "-c",
+    "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"",
+    "sh",
+];
+
+/// The program `die`, in namespaces.
+#[test]
+fn death_in_a_namespace_or_of_a_hidden_rank_is_noticed() {
+    for (options, task) in [
+        (PID, "run_pair sum_until_killed"),
+        (TIME, "run_pair sum_until_killed"),
+        (HIDDEN, "run_pair sum_until_killed_hidden"),
+    ] {
+        let Some(mut pair) = unshare(options, task, &unique_id(), 0) else { continue };
+        let printed = finish(pair.spawn().unwrap());
+        assert!(printed.contains("noticed after"), "{printed}");
     }
-    assert_death_is_noticed(Some(pair));
 }
 
 #[test]
-fn init_across_time_namespaces_is_refused() {
-    let (_watchdog, id) = (Watchdog::new(), unique_id());
-    let Some(mut inside) = unshare(TIME, "refused", &id, 0) else { return };
-    let children = [inside.spawn().unwrap(), command("refused", &id, 2, &[1]).spawn().unwrap()];
-    for child in children {
-        let printed = finish(child);
-        assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
-        assert!(printed.contains("they are in different time namespaces"), "{printed}");
+fn init_across_namespaces_or_with_another_namespaces_proc_is_refused() {
+    const NO_PROC: &[&str] = PID.split_last().unwrap().1;
+    let across_pids = "from another network or process namespace (container) of this host";
+    for (options, task, ranks, text) in [
+        (TIME, "print_refusal", 2, "they are in different time namespaces"),
+        (PID, "print_refusal", 1, across_pids),
+        (NO_PROC, "print_refusal alone", 1, "/proc is of another PID namespace"),
+    ] {
+        let id = unique_id();
+        let Some(mut inside) = unshare(options, task, &id, 0) else { continue };
+        let mut children = vec![inside.spawn().unwrap()];
+        (1..ranks).for_each(|rank| children.push(command(task, &id, 2, &[rank]).spawn().unwrap()));
+        for printed in children.into_iter().map(finish) {
+            assert!(printed.contains(text), "{printed}");
+            assert!(printed.contains(&format!("Err({USAGE:?})")) || options == NO_PROC, "{printed}");
+        }
     }
-}
-
-#[test]
-fn init_across_pid_namespaces_is_refused() {
-    let Some(mut inside) = unshare(PID, "refused", &unique_id(), 1) else { return };
-    let printed = finish(inside.spawn().unwrap());
-    assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
-    assert!(
-        printed.contains("from another network or process namespace (container) of this host"),
-        "{printed}"
-    );
-}
-
-#[test]
-fn init_with_another_namespaces_proc_is_refused() {
-    let options = &["--pid", "--fork"];
-    let Some(mut inside) = unshare(options, "refused alone", &unique_id(), 0) else { return };
-    let printed = finish(inside.spawn().unwrap());
-    assert!(printed.contains("/proc is of another PID namespace"), "{printed}");
 }

@@ -1,58 +1,35 @@
-//! Rank processes that repeat one operation until one of them dies: the others get an error within a second, and no files are
-//! left behind.
+//! Rank processes that repeat one operation until one of them dies: the others get an error within a second.
 //!
-//! A rank process prints its progress on standard error, and takes commands on standard input. A failure prints its seed;
-//! `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu rank_failure` repeats it, as far as the timing of
-//! processes can be repeated.
+//! A failure prints its seed; `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu rank_failure` repeats it, as
+//! far as the timing of processes can be repeated.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::mem::ManuallyDrop;
 use std::process::{Child, Stdio};
-use std::ptr;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Comm, F32, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, init_rank, last_error, rendezvous_name,
-    unique_id, wait_async, wait_for_peers,
+    Arguments, COLLECTIVES, Comm, F32, Memory, OK, PROGRESS, REMOTE, STREAM, SUM, Watchdog, async_error,
+    busy, in_group, init_with, receive, split, unique_id, wait_async, wait_for_peers,
 };
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId, ncclWaitSignalDesc_t};
 use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 
 /// Time within which the survivors must detect a failure, and the limit on a loaded machine.
 const NOTICE: Duration = Duration::from_secs(1);
 const LOADED: Duration = Duration::from_secs(10);
 
-/// Time after which any other step counts as hung.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// Elements of a small operation, and of a large one, which takes many steps or uses the peers' memory directly.
 const SMALL: usize = 100;
 const LARGE: usize = 1_100_000;
 
-/// A call of a rank; the argument is the root, if the call has one.
-type Step = fn(&Rank, i32) -> ncclResult_t;
+/// The operations that a rank can repeat, apart from the collectives on large buffers.
+const OTHERS: [&str; 4] = ["small", "ring", "signals", "split"];
 
-/// The operations that a rank can repeat.
-const OPERATIONS: [(&str, Step); 11] = [
-    ("all_reduce_small", |r, _| nccl!(ncclAllReduce(r.send, r.receive, SMALL, F32, SUM, r.comm, STREAM))),
-    ("all_reduce_large", |r, _| nccl!(ncclAllReduce(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
-    ("broadcast", |r, root| nccl!(ncclBroadcast(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("reduce", |r, root| nccl!(ncclReduce(r.send, r.receive, LARGE, F32, SUM, root, r.comm, STREAM))),
-    ("all_gather", |r, _| nccl!(ncclAllGather(r.send, r.receive, LARGE, F32, r.comm, STREAM))),
-    ("reduce_scatter", |r, _| nccl!(ncclReduceScatter(r.send, r.receive, LARGE, F32, SUM, r.comm, STREAM))),
-    ("all_to_all", |r, _| nccl!(ncclAlltoAll(r.send, r.receive, LARGE, F32, r.comm, STREAM))),
-    ("gather", |r, root| nccl!(ncclGather(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("scatter", |r, root| nccl!(ncclScatter(r.send, r.receive, LARGE, F32, root, r.comm, STREAM))),
-    ("ring", |r, _| r.ring()),
-    ("split", |r, _| r.split()),
-];
-
-/// The rank of this process.
 struct Rank {
     comm: ncclComm_t,
     ranks: i32,
@@ -62,255 +39,170 @@ struct Rank {
 }
 
 impl Rank {
-    fn ring(&self) -> ncclResult_t {
-        let (next, before) = ((self.rank + 1) % self.ranks, (self.rank + self.ranks - 1) % self.ranks);
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        let codes = [
-            nccl!(ncclSend(self.send, LARGE, F32, next, self.comm, STREAM)),
-            nccl!(ncclRecv(self.receive, LARGE, F32, before, self.comm, STREAM)),
-            nccl!(ncclGroupEnd()),
-        ];
-        codes.into_iter().find(|code| *code != OK).unwrap_or(OK)
+    fn operate(&self, name: &str, root: i32) -> ncclResult_t {
+        let sum = |count| Arguments { count, data_type: F32, op: SUM, root };
+        match name {
+            "small" => COLLECTIVES[0].1(sum(SMALL), self.send, self.receive, self.comm),
+            "ring" => self.ring(),
+            "signals" => self.signals(),
+            "split" => self.split(),
+            _ => {
+                let collective = COLLECTIVES.iter().find(|collective| collective.0 == name).expect(name);
+                collective.1(sum(LARGE), self.send, self.receive, self.comm)
+            }
+        }
     }
 
-    /// Splits the ranks into odd and even ones, and reduces on the child.
-    fn split(&self) -> ncclResult_t {
-        let mut child = ptr::null_mut();
-        match nccl!(ncclCommSplit(self.comm, self.rank % 2, 0, &mut child, ptr::null_mut())) {
-            OK => {}
-            code => return code,
+    /// Returns the ranks after and before this one.
+    fn neighbors(&self) -> [i32; 2] {
+        [1, self.ranks - 1].map(|distance| (self.rank + distance) % self.ranks)
+    }
+
+    fn ring(&self) -> ncclResult_t {
+        let [next, before] = self.neighbors();
+        in_group(|| {
+            nccl!(ncclSend(self.send, LARGE, F32, next, self.comm, STREAM));
+            nccl!(ncclRecv(self.receive, LARGE, F32, before, self.comm, STREAM));
+        })
+    }
+
+    fn signals(&self) -> ncclResult_t {
+        let [next, peer] = self.neighbors();
+        match nccl!(ncclSignal(next, 0, 0, 0, self.comm, STREAM)) {
+            OK => {
+                let mut one = ncclWaitSignalDesc_t { opCnt: 1, peer, sigIdx: 0, ctx: 0 };
+                nccl!(ncclWaitSignal(1, &mut one, self.comm, STREAM))
+            }
+            code => code,
         }
-        let code = nccl!(ncclAllReduce(self.send, self.receive, SMALL, F32, SUM, child, STREAM));
-        assert_eq!(nccl!(ncclCommDestroy(child)), OK);
+    }
+
+    fn split(&self) -> ncclResult_t {
+        let child = match split(self.comm, self.rank % 2, 0) {
+            Ok(child) => child,
+            Err(code) => return code,
+        };
+        let code = nccl!(ncclAllReduce(self.send, self.receive, SMALL, F32, SUM, child.0, STREAM));
+        child.destroy();
         code
     }
 }
 
 /// Returns zeroed memory for `count` elements, from NCCL or from the allocator; it is never freed.
 fn memory(count: usize, from_nccl: bool) -> *mut c_void {
-    if !from_nccl {
-        return vec![0f32; count].leak().as_mut_ptr().cast();
+    if from_nccl {
+        ManuallyDrop::new(Memory::new(count)).start.cast()
+    } else {
+        vec![0_f32; count].leak().as_mut_ptr().cast()
     }
-    let mut memory = ptr::null_mut();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, count * size_of::<f32>())), OK);
-    memory
 }
 
-rank_tasks! { "repeat" => repeat_operation, "pending" => call_with_a_failed_peer, "limit" => call_with_a_limit }
+rank_tasks!(repeat_operation, call_with_a_failed_peer);
 
-/// Prints a line on standard error, in one write.
-fn report(event: &str) {
-    // Fails if the parent has exited; then the process ends anyway.
-    let _ = std::io::stderr().write_all(format!("\n{event}\n").as_bytes());
-}
-
-/// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails.
+/// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails. Tears down the
+/// communicator at the end of the standard input. Dies before, in the way and after the microseconds of the other arguments.
 fn repeat_operation(process: &RankProcess) {
+    let [operation, kind, death @ ..] = &process.arguments[..] else { panic!("no operation") };
+    let prepare_death = || {
+        if let [cause, delay] = death {
+            let (cause, delay) = (cause.clone(), Duration::from_micros(delay.parse().unwrap()));
+            thread::spawn(move || {
+                thread::sleep(delay);
+                die(&cause);
+            });
+        }
+    };
+    if operation == "init" {
+        prepare_death();
+    }
+    // Signals need a window, or this option.
+    let (mut code, Comm(comm)) =
+        init_with(process.id, process.ranks, process.rank(), |config| config.rmaEagerInit = 1);
+    if code == OK {
+        let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
+        let [send, receive] = [(); 2].map(|()| memory(LARGE * process.ranks, kind == "nccl"));
+        let me = Rank { comm, ranks, rank, send, receive };
+        prepare_death();
+        code =
+            (0..).map(|turn| me.operate(operation, turn % ranks)).find(|code| *code != OK).expect("an error");
+    }
+    eprintln!("\nerror {}", code.0);
+    // Each rank must detect the failure itself, not the exit of another survivor.
+    let _ = std::io::stdin().read_to_end(&mut vec![]);
+    if !comm.is_null() {
+        let is_abort = process.rank().is_multiple_of(2);
+        assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
+    }
+}
+
+/// Kills this process, or makes it exit.
+fn die(cause: &str) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(rustix::process::Resource::Core, none).expect("no core files");
-    let (sender, finish) = mpsc::channel();
-    thread::spawn(move || {
-        for command in std::io::stdin().lines().map_while(Result::ok) {
-            match command.as_str() {
-                "exit" => std::process::exit(0),
-                "crash" => std::process::abort(),
-                "fork" => fork(),
-                other => sender.send(other.to_owned()).expect("the main thread waits"),
+    // SAFETY: the forked child, which inherits this process's descriptors, calls only async-signal-safe functions.
+    unsafe {
+        match cause {
+            "exit" => std::process::exit(0),
+            "crash" => std::process::abort(),
+            "fork" if libc::fork() == 0 => {
+                libc::alarm(5);
+                libc::pause();
+            }
+            _ => {
+                libc::kill(libc::getpid(), libc::SIGKILL);
             }
         }
-        // The parent has exited.
-        std::process::exit(1);
+    }
+}
+
+fn start(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    let mut command = processes::command(&format!("repeat_operation {task}"), id, ranks, &[rank]);
+    command.stdin(Stdio::piped()).spawn().unwrap()
+}
+
+/// Expects each process to report that another one has failed, within a limit for all of them, and to end then.
+fn expect_errors(survivors: Vec<Child>, limit: Duration) {
+    let (_watchdog, began) = (Watchdog::new(Duration::from_secs(60)), Instant::now());
+    let reading = survivors.into_iter().map(|mut child| {
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let error = lines.find(|line| line.starts_with("error ")).expect("an error");
+        assert_eq!(error, format!("error {}", REMOTE.0));
+        (child, lines)
     });
-
-    let (operation, from_nccl) = (&process.arguments[0], process.arguments[1] == "nccl");
-    report("joining");
-    let Comm(comm) = match init_rank(process.id, process.ranks, process.rank()) {
-        Ok(comm) => comm,
-        Err(code) => return report(&format!("error {}", code.0)),
-    };
-    let count = LARGE * process.ranks;
-    let (ranks, rank) = (process.ranks as i32, process.rank() as i32);
-    let me = Rank { comm, ranks, rank, send: memory(count, from_nccl), receive: memory(count, from_nccl) };
-    let (_, step) = OPERATIONS.iter().find(|(name, _)| name == operation).expect("an operation");
-    report("joined");
-    let codes = (0..).map(|turn| step(&me, turn % ranks));
-    let error = codes.into_iter().find(|code| *code != OK).expect("it runs until an error");
-    report(&format!("error {}", error.0));
-    // Each rank must detect the failure itself, not the exit of another survivor.
-    let is_abort = finish.recv().expect("a command") == "abort";
-    assert_eq!(if is_abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
-    report("ended");
-}
-
-/// Forks a child that inherits this process's descriptors, and does nothing.
-fn fork() {
-    // SAFETY: the child calls only async-signal-safe functions; the alarm kills it if the test does not.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        loop {
-            // SAFETY: as above.
-            unsafe { (libc::alarm(LIMIT.as_secs() as u32), libc::pause()) };
-        }
-    }
-    report(&format!("forked {child}"));
-}
-
-/// The process of a rank, which is killed when it is dropped.
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-    seen: String,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    let survivors: Vec<_> = reading.collect();
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+    for (mut child, _lines) in survivors {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 }
 
-impl Process {
-    fn start(operation: &str, id: &ncclUniqueId, ranks: usize, rank: usize, memory: &str) -> Self {
-        let mut command = processes::command(&format!("repeat {operation} {memory}"), id, ranks, &[rank]);
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("this program can be started");
-        let (sender, lines) = mpsc::channel();
-        let errors = BufReader::new(child.stderr.take().expect("a pipe"));
-        // The receiver is dropped when the test ends.
-        thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { child, lines, seen: String::new() }
-    }
-
-    /// Waits for a line that begins so, until a deadline, and returns the rest of it.
-    fn try_expect(&mut self, start: &str, deadline: Instant) -> Result<String, String> {
-        loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => match line.strip_prefix(start) {
-                    Some(rest) => return Ok(rest.trim().to_owned()),
-                    None => self.seen += &(line + "\n"),
-                },
-                Err(RecvTimeoutError::Timeout) => return Err(format!("no {start:?} before the deadline")),
-                Err(RecvTimeoutError::Disconnected) => return Err(format!("it ended without {start:?}")),
-            }
-        }
-    }
-
-    #[track_caller]
-    fn expect(&mut self, start: &str, limit: Duration) -> String {
-        let line = self.try_expect(start, Instant::now() + limit);
-        line.unwrap_or_else(|problem| panic!("{problem} of {limit:?}:\n{}", self.seen))
-    }
-
-    fn command(&mut self, command: &str) {
-        // It may have ended.
-        let _ = writeln!(self.child.stdin.as_mut().expect("a pipe"), "{command}");
-    }
-
-    /// Kills the process with a signal, or makes it exit.
-    fn die(&mut self, cause: &str) {
-        if cause == "kill" {
-            self.child.kill().expect("a process can be killed");
-        }
-        self.command(cause);
-        self.child.wait().expect("it ends");
-    }
-}
-
-/// Expects each process to report an error, of this code if given, and to destroy or abort its communicator.
-fn expect_errors(survivors: &mut [Process], code: Option<ncclResult_t>, limit: Duration) {
-    let deadline = Instant::now() + limit;
-    for survivor in survivors.iter_mut() {
-        let error = survivor.try_expect("error ", deadline);
-        let error = error.unwrap_or_else(|problem| panic!("{problem} of {limit:?}:\n{}", survivor.seen));
-        assert!(code.is_none_or(|code| error == code.0.to_string()), "error {error}");
-    }
-}
-
-/// Lists the files of this library that outlive their process.
-fn leftovers() -> BTreeSet<String> {
-    let names = |directory: &str| {
-        // A system may lack one of them.
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path().display().to_string()).collect::<Vec<_>>()
-    };
-    let all = ["/dev/shm", "/tmp"].into_iter().flat_map(names);
-    all.filter(|name| name.to_lowercase().contains("nccl")).collect()
-}
-
-/// Kills one of the ranks that repeat an operation.
 fn fail_one_rank(operation: &str, seed: u64, limit: Duration) {
     let mut random = Random(seed);
     let (ranks, memory) = (3 + random.below(2), random.pick(&["nccl", "allocator"]));
-    let cause = random.pick(&["kill", "kill", "exit", "crash"]);
+    let (cause, delay) = (random.pick(&["kill", "kill", "exit", "crash"]), random.below(150_000));
     println!(
-        "operation {operation}, seed {seed}: one of {ranks} ranks, memory from {memory}, dies by {cause}"
+        "{operation}, seed {seed}: one of {ranks} ranks, memory from {memory}, {cause} after {delay} us"
     );
     let (id, order) = (unique_id(), random.shuffled(ranks));
-    let mut all: Vec<_> =
-        order.iter().map(|rank| Process::start(operation, &id, ranks, *rank, memory)).collect();
-    all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
-    thread::sleep(Duration::from_micros(random.below(150_000) as u64));
-    all.swap_remove(random.below(ranks)).die(cause);
-    expect_errors(&mut all, Some(REMOTE), limit);
-    for survivor in &mut all {
-        survivor.command(random.pick(&["abort", "destroy"]));
-        survivor.expect("ended", LIMIT);
-    }
+    let mut victim = start(&format!("{operation} {memory} {cause} {delay}"), &id, ranks, order[0]);
+    let survivors: Vec<_> =
+        order[1..].iter().map(|rank| start(&format!("{operation} {memory}"), &id, ranks, *rank)).collect();
+    victim.wait().unwrap();
+    expect_errors(survivors, limit);
 }
 
-/// Kills a rank during initialization: either while another one is missing, or as the last to join.
-fn fail_one_rank_at_init(seed: u64, limit: Duration) {
-    let mut random = Random(seed);
-    let (ranks, is_last, cause) =
-        (3 + random.below(2), random.coin(), random.pick(&["kill", "exit", "crash"]));
-    let delay = Duration::from_micros(random.below(if is_last { 3000 } else { 30_000 }) as u64);
-    println!(
-        "init, seed {seed}: one of {ranks} ranks dies by {cause} after {delay:?}, as the last one: {is_last}"
-    );
-    let (id, order) = (unique_id(), random.shuffled(ranks));
-    let start = |rank: &usize| Process::start("all_reduce_small", &id, ranks, *rank, "allocator");
-    let mut early: Vec<_> = order[1..].iter().map(start).collect();
-    wait_for_peers(&id, ranks - 2);
-    if !is_last {
-        thread::sleep(delay);
-        early.swap_remove(random.below(ranks - 1)).die(cause);
-        return expect_errors(&mut early, None, limit);
+fn fail(number: usize, first: u64, limit: Duration) {
+    let operations: Vec<&str> = COLLECTIVES.iter().map(|collective| collective.0).chain(OTHERS).collect();
+    for seed in (first..).take(number) {
+        fail_one_rank(operations[seed as usize % operations.len()], seed, limit);
     }
-    let mut last = start(&order[0]);
-    last.expect("joining", LIMIT);
-    thread::sleep(delay);
-    last.die(cause);
-    if early[0].try_expect("error ", Instant::now() + NOTICE).is_ok() {
-        return expect_errors(&mut early[1..], None, limit);
-    }
-    // It died before it connected, so another process can replace it.
-    let mut substitute = start(&order[0]);
-    substitute.expect("joined", LIMIT);
-    substitute.die("kill");
-    expect_errors(&mut early, Some(REMOTE), limit);
-}
-
-/// Runs a number of failures, each with the next operation, and expects no files to be left behind.
-fn fail(number: u64, first: u64, limit: Duration) {
-    let before = leftovers();
-    for seed in (first..).take(number as usize) {
-        match OPERATIONS.get(seed as usize % (OPERATIONS.len() + 1)) {
-            Some((operation, _)) => fail_one_rank(operation, seed, limit),
-            None => fail_one_rank_at_init(seed, limit),
-        }
-    }
-    let left: Vec<String> = leftovers().difference(&before).cloned().collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 #[test]
 fn failure_of_a_rank_ends_every_operation() {
-    fail(OPERATIONS.len() as u64 + 1, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(0), LOADED);
-}
-
-#[test]
-fn failure_during_init_ends_init() {
-    (1..7).for_each(|seed| fail_one_rank_at_init(seed, LOADED));
+    let all = COLLECTIVES.len() + OTHERS.len();
+    fail(all, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(0), LOADED);
 }
 
 /// `cargo test --release -p libnccl-cpu --test cpu rank_failure -- --ignored --nocapture`
@@ -321,92 +213,68 @@ fn two_hundred_rank_failures_are_noticed_within_a_second() {
     fail(200, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(fresh_seed), NOTICE);
 }
 
-/// A rank dies during initialization, while its forked child keeps the connections open.
+/// The third rank never joins, and a forked child of the one that dies may keep its connections open.
 #[test]
-fn init_fails_when_forked_child_outlives_failed_rank() {
-    for victim in 0..2 {
-        let id = unique_id();
-        let start = |rank| Process::start("all_reduce_small", &id, 3, rank, "allocator");
+fn failure_during_init_ends_init() {
+    for (victim, cause) in [(0, "kill"), (1, "kill"), (0, "fork"), (1, "fork")] {
+        let (id, mut early) = (unique_id(), vec![]);
         // The first process is the root.
-        let mut early = vec![];
         for rank in 0..2 {
-            early.push(start(rank));
+            let death = if rank == victim { format!("{cause} 1500000") } else { String::new() };
+            early.push(start(format!("init - {death}").trim_end(), &id, 3, rank));
             wait_for_peers(&id, rank);
         }
-        early[victim].command("fork");
-        let child = early[victim].expect("forked ", LIMIT).parse().expect("a number");
-        early.swap_remove(victim).die("kill");
-        expect_errors(&mut early, Some(REMOTE), LOADED);
-        if victim == 0 {
+        early.swap_remove(victim).wait().unwrap();
+        expect_errors(early, LOADED);
+        if victim == 0 && cause == "fork" {
             // The socket still exists, but no root accepts connections.
-            expect_errors(&mut [start(2)], Some(REMOTE), LOADED);
+            expect_errors(vec![start("init -", &id, 3, 2)], LOADED);
         }
-        let child = rustix::process::Pid::from_raw(child).expect("a process");
-        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
     }
-}
-
-/// No survivor is left that could clean up.
-#[test]
-fn killing_all_ranks_leaves_no_files_or_sockets() {
-    let before = leftovers();
-    for memory in ["allocator", "nccl"] {
-        let id = unique_id();
-        let start = |rank| Process::start("all_reduce_large", &id, 4, rank, memory);
-        let mut all: Vec<_> = (0..4).map(start).collect();
-        all.iter_mut().for_each(|process| drop(process.expect("joined", LIMIT)));
-        drop(all);
-        let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel lists its sockets");
-        assert!(!sockets.contains(&rendezvous_name(&id)), "the rendezvous socket still exists");
-    }
-    assert!(leftovers().is_subset(&before), "{:?}", leftovers());
 }
 
 /// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 exits or tears down its communicator. A call of rank 0 that waits for it ends when
-/// rank 0 aborts.
+/// rank 0 aborts, or at the limit of waits.
 fn call_with_a_failed_peer(process: &RankProcess) {
     let [way, kind] = &process.arguments[..] else { panic!("not two arguments") };
-    let mut config =
-        ncclConfig_t { blocking: i32::from(kind != "nonblocking"), ..ncclConfig_t::initializer() };
-    let mut comm = ptr::null_mut();
-    let rank = process.rank() as i32;
-    let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, process.id, rank, &mut config));
-    assert!(code == OK || code == PROGRESS, "{}", last_error());
-    assert_eq!(wait_async(comm), OK);
-    if rank == 1 {
+    let blocking = i32::from(kind != "nonblocking");
+    let (_, comm) = init_with(process.id, 2, process.rank(), |config| config.blocking = blocking);
+    assert_eq!(wait_async(comm.0), OK);
+    if process.rank() == 1 {
         match way.as_str() {
-            "abort" => assert_eq!(nccl!(ncclCommAbort(comm)), OK),
-            "destroy" => Comm(comm).destroy(),
+            "abort" => assert_eq!(nccl!(ncclCommAbort(comm.0)), OK),
+            "destroy" => comm.destroy(),
             _ => {}
         }
         return;
     }
-    let waiting = Comm(comm);
-    let receive = move || {
-        let (Comm(comm), mut place) = ({ waiting }, [0_f32; 4]);
-        let mut start = || nccl!(ncclRecv(place.as_mut_ptr().cast(), 4, F32, 1, comm, STREAM));
-        if kind == "group" {
-            assert_eq!([nccl!(ncclGroupStart()), start()], [OK; 2]);
-            return nccl!(ncclGroupEnd());
-        }
-        start()
+    let mut place = [0_f32; 4];
+    let mut call = || match kind.as_str() {
+        "group" => in_group(|| assert_eq!(receive(&mut place, 1, { comm }.0), OK)),
+        _ => receive(&mut place, 1, { comm }.0),
     };
+    if kind == "limit" {
+        assert_eq!([call(), async_error(comm.0)], [REMOTE; 2]);
+        return comm.destroy();
+    }
     thread::scope(|scope| {
-        let waiting = scope.spawn(receive);
+        let waiting = scope.spawn(call);
         // The test sends a line once this process has reported the failure.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         if kind == "nonblocking" {
             assert_eq!(waiting.join().unwrap(), PROGRESS);
-            assert_eq!([async_error(comm), nccl!(ncclCommAbort(comm))], [PROGRESS, OK]);
+            assert_eq!([async_error(comm.0), nccl!(ncclCommAbort(comm.0))], [PROGRESS, OK]);
         } else {
-            assert_eq!(async_error(comm), OK, "as in NCCL");
+            assert_eq!(async_error(comm.0), OK, "as in NCCL");
             assert!(!waiting.is_finished());
-            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+            assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
             assert_eq!(waiting.join().unwrap(), REMOTE);
         }
     });
     eprintln!("ended by its own abort");
 }
+
+const FAILURES_WAIT: (&str, &str) = ("LIBNCCL_CPU_FAILURES", "wait");
 
 #[test]
 fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wait() {
@@ -418,9 +286,9 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
         for kind in ["alone", "group", "nonblocking"] {
             let id = unique_id();
             let start = |rank| {
-                let mut command = processes::command(&format!("pending {way} {kind}"), &id, 2, &[rank]);
-                command.env("LIBNCCL_CPU_FAILURES", "wait").stdin(Stdio::piped()).stdout(Stdio::null());
-                command.spawn().unwrap()
+                let mut command =
+                    processes::command(&format!("call_with_a_failed_peer {way} {kind}"), &id, 2, &[rank]);
+                command.envs([FAILURES_WAIT]).stdin(Stdio::piped()).spawn().unwrap()
             };
             let [mut waiting, failing] = [start(0), start(1)];
             let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -430,29 +298,14 @@ fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wa
             assert!(pending.ends_with(" [failed-operation]"), "{pending}");
             waiting.stdin.take().unwrap().write_all(b"go\n").unwrap();
             assert!(lines.any(|line| line == "ended by its own abort"), "{way} {kind}");
-            [waiting, failing].into_iter().for_each(|child| drop(processes::finish(child)));
+            processes::finish_all([waiting, failing]);
         }
     }
 }
 
-/// `LIBNCCL_CPU_TIMEOUT` ends the call on the host.
-fn call_with_a_limit(process: &RankProcess) {
-    let comm = process.join();
-    if process.rank() == 0 {
-        let place = [0_f32; 4].as_mut_ptr().cast();
-        assert_eq!(nccl!(ncclRecv(place, 4, F32, 1, comm.0, STREAM)), REMOTE);
-        assert_eq!(async_error(comm.0), REMOTE);
-    }
-    comm.destroy();
-}
-
 #[test]
 fn timeout_fails_a_pending_operation() {
-    let id = unique_id();
-    let start = |rank| {
-        let mut command = processes::command("limit", &id, 2, &[rank]);
-        command.env("LIBNCCL_CPU_FAILURES", "wait").envs(processes::limits()).spawn().unwrap()
-    };
-    let printed = [start(0), start(1)].map(processes::finish).concat();
+    let variables = [&[FAILURES_WAIT][..], &processes::limits()].concat();
+    let printed = processes::run("call_with_a_failed_peer destroy limit", [[0], [1]], &variables).concat();
     assert!(printed.contains("it stays pending until this rank aborts"), "{printed}");
 }

@@ -3,41 +3,23 @@ use std::thread;
 use super::*;
 
 #[test]
-fn job_that_panics_is_an_error_and_the_next_runs() {
-    let jobs = Arc::new(Jobs::default());
-    let (go, wait) = mpsc::channel();
-    let (sender, receiver) = mpsc::channel();
-    let panics = move || {
-        wait.recv().unwrap();
-        panic!("on purpose")
-    };
-    jobs.run(true, panics).unwrap();
-    let succeeds = move || {
-        sender.send(()).unwrap();
-        Ok(())
-    };
-    jobs.run(false, succeeds).unwrap();
-    go.send(()).unwrap();
-    receiver.recv().unwrap();
-    jobs.wait_idle();
-    assert!(!jobs.is_exclusive());
-    assert_eq!(jobs.result().unwrap_err().text, Error::panic().text);
-}
-
-#[test]
-fn discarded_result_of_jobs_in_progress_is_not_reported() {
-    let jobs = Arc::new(Jobs::default());
-    let (go, wait) = mpsc::channel();
-    let fails = move || {
-        wait.recv().unwrap();
-        Err(Error::usage("discarded"))
-    };
-    jobs.run(false, fails).unwrap();
-    jobs.discard_result();
-    jobs.run(false, || Ok(())).unwrap();
-    go.send(()).unwrap();
-    jobs.wait_idle();
-    assert!(jobs.result().is_ok());
+fn outcome_is_the_first_error_or_panic_unless_discarded() {
+    for discards in [false, true] {
+        let (jobs, (go, wait)) = (Arc::new(Jobs::default()), mpsc::channel::<()>());
+        let panics = move || {
+            wait.recv().unwrap();
+            panic!("on purpose")
+        };
+        jobs.run(true, panics).unwrap();
+        if discards {
+            jobs.discard_result();
+        }
+        jobs.run(false, || Ok(())).unwrap();
+        go.send(()).unwrap();
+        jobs.wait_idle();
+        assert!(!jobs.is_exclusive());
+        assert_eq!(jobs.result().err().map(|error| error.text), (!discards).then(|| Error::panic().text));
+    }
 }
 
 #[test]
@@ -66,16 +48,9 @@ fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
     drop(jobs.begin(None));
     idle.join().unwrap();
     assert!(jobs.is_idle());
-}
-
-#[test]
-fn job_of_a_graph_counts_while_it_runs() {
-    let jobs = StreamJobs::default();
-    for _launch in 0..2 {
-        assert!(jobs.is_idle());
-        let running = jobs.begin(Some(1));
-        assert!(!jobs.is_idle());
-        drop(running);
-    }
-    jobs.wait_idle();
+    // A job of a graph counts while it runs.
+    let running = jobs.begin(Some(1));
+    assert!(!jobs.is_idle());
+    drop(running);
+    assert!(jobs.is_idle());
 }

@@ -1,5 +1,3 @@
-use std::process::Command;
-
 use libnccl::sys::ncclResult_t;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -36,25 +34,21 @@ fn shared_file_is_sealed_and_close_on_exec() {
 fn open_of_another_kind_of_file_names_it() {
     let regular = std::fs::File::open("/proc/self/exe").unwrap();
     let program = std::env::current_exe().unwrap();
-    let text = open_error(number(&regular));
-    assert!(text.contains(&format!(" is {}, not anonymous memory", program.display())), "{text}");
-
     let (pipe, _other_end) = std::io::pipe().unwrap();
-    let text = open_error(number(&pipe));
-    assert!(text.contains(" is pipe:["), "{text}");
-
     let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&loose, 8192).unwrap();
-    let text = open_error(number(&loose));
-    assert!(text.contains(" is /memfd:loose (deleted), which can shrink"), "{text}");
-
     let empty = memfd_create("empty", MemfdFlags::ALLOW_SEALING).unwrap();
     fcntl_add_seals(&empty, SealFlags::SHRINK).unwrap();
-    let text = open_error(number(&empty));
-    assert!(text.contains("which is empty"), "{text}");
-
-    let text = open_error(i32::MAX as u32);
-    assert!(text.ends_with("has no file descriptor 2147483647"), "{text}");
+    for (file, part) in [
+        (number(&regular), format!(" is {}, not anonymous memory", program.display()).as_str()),
+        (number(&pipe), " is pipe:["),
+        (number(&loose), " is /memfd:loose (deleted), which can shrink"),
+        (number(&empty), "which is empty"),
+        (i32::MAX as u32, "has no file descriptor 2147483647"),
+    ] {
+        let text = open_error(file);
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]
@@ -67,22 +61,14 @@ fn open_of_a_reused_pid_is_refused() {
 }
 
 #[test]
-fn open_of_an_ended_process_is_refused_before_and_after_reaping() {
-    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+fn open_of_an_ended_process_is_refused() {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let process = Process::from_pid(child.id().into()).unwrap();
-    let refused = |file| {
-        let error = Mapping::open(&process, file).unwrap_err();
-        (error.code, error.text.contains("has ended"))
-    };
-    assert_eq!(refused(1_000), (ncclResult_t::ncclRemoteError, false), "it runs");
+    let has_ended = || Mapping::open(&process, 1_000).unwrap_err().text.contains("has ended");
+    assert!(!has_ended(), "it runs");
     child.kill().unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while !process.ended() {
-        assert!(std::time::Instant::now() < deadline);
-    }
-    assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
     child.wait().unwrap();
-    assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
+    assert!(has_ended());
 }
 
 #[test]

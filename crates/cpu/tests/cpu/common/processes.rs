@@ -21,11 +21,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The arguments of a rank process.
 #[derive(Debug)]
 pub(crate) struct RankProcess {
-    /// The words that follow the task's name.
     pub(crate) arguments: Vec<String>,
     pub(crate) id: ncclUniqueId,
     pub(crate) ranks: usize,
-    /// The ranks of this process: usually one.
     pub(crate) own: Vec<usize>,
 }
 
@@ -47,27 +45,24 @@ impl RankProcess {
         self.own[0]
     }
 
-    /// Creates this process's communicator.
     pub(crate) fn join(&self) -> Comm {
         self.join_as(self.rank())
     }
 
-    /// Creates the communicator of one of this process's ranks.
     pub(crate) fn join_as(&self, rank: usize) -> Comm {
         init_rank(self.id, self.ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
     }
 }
 
-/// The body of a rank process.
 pub(crate) type Task = fn(&RankProcess);
 
-/// Registers the functions that this file's tests run in rank processes: `rank_tasks! { "sum" => sum }`.
+/// Registers the functions that this file's tests run in rank processes, by their names: `rank_tasks!(sum, hang)`.
 macro_rules! rank_tasks {
-    ($($name:expr => $function:path),* $(,)?) => {
+    ($($function:path),* $(,)?) => {
         /// Runs a task in a rank process; does nothing when `cargo test` runs it.
         #[test]
         fn rank_process() {
-            $crate::common::processes::run_task(&[$(($name, $function)),*]);
+            $crate::common::processes::run_task(&[$((stringify!($function), $function)),*]);
         }
     };
 }
@@ -100,9 +95,9 @@ pub(crate) fn outlast_the_limit() {
 /// and its arguments after spaces.
 #[track_caller]
 pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
-    // The caller's file: `tests/cpu/waits.rs`, or `tests/cpu/lifecycle/init.rs`, whose tasks are in `lifecycle`.
-    let (_, file) = Location::caller().file().rsplit_once("tests/cpu/").unwrap();
-    let module = file.split(['/', '.']).next().unwrap();
+    // The caller's file, such as `tests/cpu/waits.rs`.
+    let (_, file) = Location::caller().file().rsplit_once('/').unwrap();
+    let module = file.trim_end_matches(".rs");
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let mut command = test(&[&format!("{module}::rank_process")]);
     command
@@ -111,7 +106,7 @@ pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]
         .env("LIBNCCL_TEST_ID", hex(&id.internal))
         .env("LIBNCCL_TEST_RANKS", ranks.to_string())
         .env("LIBNCCL_TEST_OWN_RANKS", own.join(","))
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
 }
@@ -138,7 +133,6 @@ pub(crate) fn is_own_process() -> bool {
     is_own
 }
 
-/// Starts the process of one rank.
 #[track_caller]
 pub(crate) fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
     command(task, id, ranks, &[rank]).spawn().unwrap()
@@ -161,7 +155,6 @@ pub(crate) fn stop(process: &Child) {
     }
 }
 
-/// Resumes a stopped process.
 pub(crate) fn resume(process: &Child) {
     kill_process(Pid::from_child(process), Signal::CONT).unwrap();
 }
@@ -198,14 +191,26 @@ fn read_to_end(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Runs `task` in a process for each rank of a communicator, and waits until all have succeeded.
+/// Runs `task` in processes with these ranks and variables, and returns the output of each.
 #[track_caller]
-pub(crate) fn run(task: &str, ranks: usize) {
-    let id = unique_id();
+pub(crate) fn run<P: AsRef<[usize]>>(
+    task: &str,
+    processes: impl IntoIterator<Item = P>,
+    variables: &[(&str, &str)],
+) -> Vec<String> {
+    let (id, processes) = (unique_id(), processes.into_iter().collect::<Vec<_>>());
+    let ranks = processes.iter().map(|own| own.as_ref().len()).sum();
     let mut children = vec![];
     // Not in a closure, which would be the caller.
-    for rank in 0..ranks {
-        children.push(spawn(task, &id, ranks, rank));
+    for own in processes {
+        children
+            .push(command(task, &id, ranks, own.as_ref()).envs(variables.iter().copied()).spawn().unwrap());
     }
-    children.into_iter().map(finish).for_each(drop);
+    finish_all(children)
+}
+
+/// Waits until all processes have succeeded, and returns the contents of their pipes.
+pub(crate) fn finish_all(children: impl IntoIterator<Item = Child>) -> Vec<String> {
+    let finishing: Vec<_> = children.into_iter().map(|child| thread::spawn(|| finish(child))).collect();
+    finishing.into_iter().map(|child| child.join().unwrap()).collect()
 }
