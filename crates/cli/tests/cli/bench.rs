@@ -4,9 +4,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use rustix::process::Signal;
-
-use crate::common::{LIMIT, NCCL, OPERATIONS, assert_has, bench, ended, lines, nccl, run, send};
+use crate::common::{LIMIT, NCCL, OPERATIONS, assert_has, bench, ended, nccl, run};
 use crate::doctor::has_library;
 use crate::snapshot::Session;
 
@@ -43,17 +41,9 @@ fn check_operations(arguments: &[&str]) {
 }
 
 #[test]
-fn bench_runs_every_operation_with_threads() {
-    check_operations(&["--ranks 1", "--ranks 2", "--ranks 3", "--ranks 4"]);
-}
-
-#[test]
-fn bench_runs_every_operation_with_processes() {
-    check_operations(&["--ranks 2 --processes"]);
-}
-
-#[test]
-fn bench_runs_every_operation_with_several_ranks_of_a_thread_and_parts_of_buffers() {
+fn bench_runs_every_operation() {
+    check_operations(&["--ranks 1", "--ranks 2", "--ranks 3", "--ranks 4", "--ranks 2 --processes"]);
+    // Several ranks of a thread, and parts of buffers.
     check_operations(&["-t 2 -g 2", "-g 3 -d half", "--ranks 4 -u 3 -c 2 -z 1", "--ranks 3 -m 3"]);
 }
 
@@ -104,27 +94,16 @@ fn bench_accepts_the_other_options_of_nccl_tests() {
     {
         assert_eq!(rows(&format!("reduce -b 1K -e 1K {arguments}")).len(), 1, "{arguments}");
     }
-    let row = &rows("reduce -b 1K -e 1K -I 1 -K 2 -S 1")[0];
-    assert_eq!(row.len(), 13 + 8 + 2, "{row:?}");
-}
-
-#[test]
-fn bench_lists_the_ranks_with_their_processes() {
-    let pids = |arguments| {
-        let (stdout, _) = run(&mut bench(arguments), 0);
-        let ranks = stdout.lines().filter(|line| line.starts_with("#  Rank "));
-        ranks.filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned)).collect::<Vec<_>>()
-    };
-    let threads = pids("all_reduce --ranks 3 -b 8 -e 8");
-    assert_eq!(threads, [&*threads[0]; 3]);
-    let processes = pids("all_reduce --ranks 2 -b 8 -e 8 --processes");
-    assert_eq!(processes.len(), 2);
-    assert_ne!(processes[0], processes[1]);
+    let (stdout, _) = run(&mut bench("reduce -b 1K -e 1K -I 1 -K 2 -S 1"), 0);
+    let columns = "  #wrong    i_min    i_max    i_p99    i_cv%  ";
+    assert_has(&stdout, &[columns, &format!("{columns}         timestamp\n")]);
+    let row = stdout.lines().find(|line| !line.starts_with('#')).unwrap();
+    assert_eq!(row.split_whitespace().count(), 13 + 8 + 2, "{row:?}");
 }
 
 #[test]
 fn tables_name_what_was_measured_and_notes_what_was_not() {
-    Session::new().replay("bench_tables", Session::nccl);
+    Session::new().replay("bench_tables", Session::shell);
     let mut command = bench("all_reduce -b 8 -e 8");
     let (_, stderr) = run(command.env("NCCL_TESTS_SPLIT", "MOD 2"), 0);
     assert!(stderr.starts_with("warning: NCCL_TESTS_SPLIT is ignored: "), "{stderr}");
@@ -132,15 +111,15 @@ fn tables_name_what_was_measured_and_notes_what_was_not() {
 
 #[test]
 fn invalid_command_lines_are_refused() {
-    Session::new().replay("bench_command_line", Session::nccl);
+    Session::new().replay("bench_command_line", Session::shell);
 }
 
 /// Expects only the error of the rank, within seconds, and no measurements.
 #[test]
 fn failing_rank_ends_the_others() {
-    Session::new().replay("bench_failing_rank", |session, arguments| {
+    Session::new().replay("bench_failing_rank", |session, line| {
         let start = Instant::now();
-        session.nccl(arguments);
+        session.shell(line);
         assert!(start.elapsed() < LIMIT);
     });
 }
@@ -161,28 +140,6 @@ fn sizes_that_do_not_fit_into_memory_are_skipped() {
     }
     let (_, stderr) = run(&mut bench("pairs --ranks 3 -s 8388608G"), 1);
     assert_has(&stderr, &["error: rank 0: --size 9007199254740992 does not fit: each rank has "]);
-}
-
-/// Expects the supervisor to report a killed rank, and rank 0 to complete the table.
-#[test]
-fn killed_rank_ends_the_others() {
-    let mut command = bench("all_reduce --ranks 3 --processes -n 1000000000");
-    let mut parent =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // stdout remains open: otherwise the ranks would fail with another error.
-    let mut lines = lines(&mut parent);
-    let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
-    let rank = rank
-        .filter(|words| words.get(1).is_some_and(|word| word == "Rank"))
-        .nth(2)
-        .expect("rank 2 is listed");
-    send(rank[6].parse().expect("a process id"), Signal::KILL);
-    let (_, stderr) = ended(parent.wait_with_output().expect("it ends"), 137, "the parent");
-    let expected = format!(
-        "nccl run: rank 2 (process {}) was ended by signal 9 (SIGKILL); ending the others\n",
-        rank[6]
-    );
-    assert_has(&stderr, &[&expected]);
 }
 
 /// Returns `nccl bench` with an empty environment, so that no variable names a library.

@@ -54,11 +54,18 @@ fn handle_ignored_signals() {
     });
 }
 
+/// Returns a command with the default actions of signals, and without a named library.
+pub(crate) fn command(program: &str) -> Command {
+    handle_ignored_signals();
+    let mut command = Command::new(program);
+    command.env_remove("LIBNCCL_PATH");
+    command
+}
+
 /// Returns the program with these arguments, separated by spaces.
 pub(crate) fn nccl(arguments: &str) -> Command {
-    handle_ignored_signals();
-    let mut command = Command::new(NCCL);
-    command.args(arguments.split_whitespace()).env_remove("LIBNCCL_PATH");
+    let mut command = command(NCCL);
+    command.args(arguments.split_whitespace());
     command
 }
 
@@ -103,13 +110,6 @@ pub(crate) fn assert_has(text: &str, parts: &[&str]) {
 pub(crate) fn assert_visible(text: &str) {
     let is_visible = |character: char| !character.is_control() || matches!(character, '\n' | '\t');
     assert!(text.chars().all(is_visible), "{text:?}");
-}
-
-/// Expects a text with this start and this end.
-#[track_caller]
-pub(crate) fn assert_frame(text: &str, start: &str, end: &str) {
-    assert!(text.starts_with(start), "{start:?} does not begin\n{text}");
-    assert!(text.ends_with(end), "{end:?} does not end\n{text}");
 }
 
 #[track_caller]

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::common::{assert_has, assert_visible, nccl, read, run};
-use crate::compare::result;
+use crate::common::{assert_has, nccl, read, run};
+use crate::results::{self, result};
 use crate::snapshot::Session;
 
 /// Runs `nccl bench` in a directory. Returns the error. The status must be `status`.
@@ -24,9 +24,8 @@ fn lines(svg: &str) -> Vec<&str> {
 /// Draws two results with planted times per byte: the means of their loops, and the medians of their iterations, if any. Returns the
 /// picture and the output of `nccl bench compare`.
 fn draw_and_compare(directory: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -> (String, String) {
-    let measured = result();
     for (side, name) in ["a.json", "b.json"].into_iter().enumerate() {
-        let mut result = measured.clone();
+        let mut result = result("");
         for row in result["rows"].as_array_mut().expect("rows") {
             let bytes = row["bytes"].as_f64().expect("a number");
             for place in ["out_of_place", "in_place"] {
@@ -90,100 +89,20 @@ fn results_are_drawn_in_one_picture() {
 fn values_of_any_size_are_drawn() {
     let directory = TempDir::new().expect("a directory");
     let directory = directory.path();
-    let mut result = result();
-    drop(result["rows"].as_array_mut().expect("rows").pop());
-    for times in [[1e-300, 1e300], [1e300, 1e300], [f64::MIN_POSITIVE, f64::MAX], [5e-324, 1.0]] {
-        for (row, time) in result["rows"].as_array_mut().expect("rows").iter_mut().zip(times) {
-            for place in ["out_of_place", "in_place"] {
-                row[place]["time_us"] = json!(time);
-                row[place]["iterations"] = json!([]);
-            }
-        }
-        fs::write(directory.join("a.json"), result.to_string()).expect("the file is written");
+    for [first, second] in
+        [["1e-300", "1e300"], ["1e300", "1e300"], ["2.3e-308", "1.7e308"], ["5e-324", "1.0"]]
+    {
+        let row = format!("/rows/1/out_of_place/time_us={second} /rows/1/in_place/time_us={second}");
+        let changes = format!("all/iterations=[] all/time_us={first} {row} /rows/2-");
+        fs::write(directory.join("a.json"), result(&changes).to_string()).expect("the file is written");
         bench(directory, "plot a.json -o own.svg", 0);
         let svg = read(&directory.join("own.svg"));
-        assert_eq!(lines(&svg).len(), 2, "{times:?}: {svg}");
-        assert!(svg.len() < 100_000, "{times:?}: {} bytes", svg.len());
+        assert_eq!(lines(&svg).len(), 2, "{changes}: {svg}");
+        assert!(svg.len() < 100_000, "{changes}: {} bytes", svg.len());
     }
 }
 
 #[test]
-fn result_that_is_wrong_or_not_whole_is_labelled() {
-    let directory = TempDir::new().expect("a directory");
-    let directory = directory.path();
-    let mut result = result();
-    fs::write(directory.join("a.json"), result.to_string()).expect("the file is written");
-    result["rows"][1]["in_place"]["wrong"] = json!(1);
-    fs::write(directory.join("wrong.json"), result.to_string()).expect("the file is written");
-    result["rows"][1]["in_place"]["wrong"] = json!(null);
-    result["interrupted"] = json!(true);
-    fs::write(directory.join("ended.json"), result.to_string()).expect("the file is written");
-    assert_eq!(bench(directory, "plot a.json wrong.json ended.json -o all.svg", 0), "");
-    let label = |name: &str, mark: &str| {
-        format!("\n{name}: all_reduce float sum, 2 ranks, cpu, out of place{mark}\n</text>")
-    };
-    let labels = [label("a", ""), label("wrong", ", with mismatches"), label("ended", ", interrupted")];
-    assert_has(&read(&directory.join("all.svg")), &labels.each_ref().map(String::as_str));
-}
-
-#[test]
-fn row_that_cannot_be_drawn_is_named() {
-    let mut session = Session::new();
-    for change in [
-        json!({ "bytes": 0 }),
-        json!({ "out_of_place": { "time_us": 0 } }),
-        json!({ "out_of_place": { "time_us": -2 } }),
-        json!({ "out_of_place": { "algbw": 0, "busbw": 1 } }),
-        json!({ "out_of_place": null, "in_place": null }),
-    ] {
-        let mut result = result();
-        let planted = &mut result["rows"][1];
-        for (name, value) in change.as_object().expect("an object") {
-            match value.as_object() {
-                Some(fields) => {
-                    planted[name]["iterations"] = json!([]);
-                    fields.iter().for_each(|(field, value)| planted[name][field] = value.clone());
-                }
-                None => planted[name] = value.clone(),
-            }
-        }
-        session.add(&format!("# {change}"), "");
-        session.write("a.json", result.to_string());
-        session.nccl("bench plot a.json -o own.svg");
-        // Without points, there is no picture.
-        result["rows"] = json!([result["rows"][1]]);
-        session.write("a.json", result.to_string());
-        session.nccl("bench plot a.json -o own.svg");
-    }
-    session.check("plot_rows");
-}
-
-#[test]
-fn control_characters_of_a_result_are_escaped() {
-    let mut session = Session::new();
-    let mut result = result();
-    result["operation"] = json!("sum\u{1b}[31m\u{0}");
-    result["library"]["backend"] = json!("cpu\u{9b}2J\u{ffff}");
-    session.write("a\u{7f}.json", result.to_string());
-    let mut command = nccl("bench plot a\u{7f}.json -o own.svg");
-    session.run("bench plot a", &mut command);
-    let svg = session.read("own.svg");
-    assert_visible(&svg);
-    // XML permits neither those characters nor the last one.
-    assert_has(&svg, &[r"a\u007f: sum\u001b[31m\u0000 float sum, 2 ranks, cpu\u009b2J\uffff, out of place"]);
-    result["schema"] = json!("\u{1b}");
-    session.write("a\u{7f}.json", result.to_string());
-    session.run("bench plot a", &mut command);
-    assert_visible(session.text());
-    session.check("plot_control_characters");
-}
-
-#[test]
-fn file_that_is_no_result_is_an_error_that_names_it() {
-    let mut session = Session::new();
-    session.write("other.json", "{}");
-    for arguments in ["other.json -o x.svg", "none.json -o x.svg", "none.json"] {
-        session.nccl(&format!("bench plot {arguments}"));
-    }
-    session.check("plot_no_result");
+fn results_are_labelled_or_refused() {
+    Session::new().replay("plot_results", results::command);
 }
