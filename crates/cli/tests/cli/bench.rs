@@ -158,11 +158,11 @@ fn bench_without_nccl_or_with_a_wrong_named_library_says_so() {
         for how in ["", " --processes"] {
             let arguments = format!("all_reduce{how}");
             session.run(
-                &format!("bench {arguments} with LIBNCCL_PATH={file}"),
+                &format!("nccl bench {arguments} with LIBNCCL_PATH={file}"),
                 clean(&arguments).env("LIBNCCL_PATH", file),
             );
             let arguments = format!("{arguments} --library {file}");
-            session.run(&format!("bench {arguments}"), &mut clean(&arguments));
+            session.run(&format!("nccl bench {arguments}"), &mut clean(&arguments));
         }
     }
     session.check("bench_wrong_library");

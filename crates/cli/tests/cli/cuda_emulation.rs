@@ -86,7 +86,10 @@ fn bench_refuses_more_ranks_than_devices() {
         (2, "all_reduce -G 1 -I 1"),
     ] {
         let arguments = format!("bench {arguments}");
-        session.run(&format!("{arguments}, devices: {devices}"), &mut on_devices(devices, NCCL, &arguments));
+        session.run(
+            &format!("nccl {arguments}, devices: {devices}"),
+            &mut on_devices(devices, NCCL, &arguments),
+        );
     }
     session.check("cuda_emulation_refused");
     let mut shared = on_devices(2, NCCL, "bench all_reduce --ranks 3 -e 8");

@@ -42,13 +42,13 @@ fn refused_arguments_are_printed_with_escapes() {
     for arguments in
         ["", "bench", "doctor", "env x", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
     {
-        session.run(&format!("{arguments} EVIL"), nccl(arguments).arg(EVIL));
+        session.run(&format!("nccl {arguments} EVIL"), nccl(arguments).arg(EVIL));
     }
     // The note of a recorder has the job's name.
     session.redact("[TRACE]", libnccl_test_support::shared_object("nccl_trace").to_str().unwrap());
     let mut command = nccl("trace --recorder");
     command.arg(libnccl_test_support::shared_object("nccl_trace")).args(["--", "true"]);
-    session.run("trace -- true", command.env("SLURM_JOB_ID", EVIL));
+    session.run("nccl trace -- true", command.env("SLURM_JOB_ID", EVIL));
     session.check("escapes");
 }
 

@@ -10,7 +10,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 use serde_json::{Value, json};
 
 use crate::common::{NCCL, bench, run};
-use crate::recordings::{communicator, done, recording, recv, send, waiting, with};
+use crate::recordings::{communicator, recording, records, with};
 
 /// The time limit for a file on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -68,8 +68,7 @@ fn write(file: &Path, document: &Value, random: &mut Random) {
 }
 
 fn sample(rank: usize) -> Value {
-    let message = if rank == 0 { send(2, 1, "completed") } else { recv(2, 0, "completed") };
-    let records = [done(1, "all_reduce"), message, waiting(3, "broadcast")];
+    let records = records(["all_reduce >1 broadcast?", "all_reduce <0 broadcast?"][rank]);
     let own = with(communicator("c0", rank, 2, &records), json!({ "name": "data", "count": 3 }));
     with(recording(rank, &[own]), json!({ "host": "node1" }))
 }

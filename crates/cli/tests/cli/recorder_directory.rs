@@ -5,17 +5,17 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::common::{assert_has, fifo, json, list, nccl};
-use crate::recordings::{self, communicator, done};
+use crate::recordings::{self, communicator, records};
 use crate::snapshot::Session;
 
 /// Returns the recording of one of three ranks, which has called this many collectives.
-fn recording(rank: usize, collectives: u64) -> Value {
-    let records: Vec<Value> = (1..=collectives).map(|number| done(number, "all_reduce")).collect();
+fn recording(rank: usize, collectives: usize) -> Value {
+    let records = records(&"all_reduce ".repeat(collectives));
     recordings::recording(rank, &[communicator("c", rank, 3, &records)])
 }
 
 /// Writes the recordings of three ranks that have each called this many collectives.
-fn write_ranks(session: &Session, directory: &str, collectives: [u64; 3]) {
+fn write_ranks(session: &Session, directory: &str, collectives: [usize; 3]) {
     for (rank, collectives) in collectives.into_iter().enumerate() {
         session.write(&format!("{directory}/rank{rank}.json"), recording(rank, collectives).to_string());
     }

@@ -65,13 +65,13 @@ impl Session {
 
     /// Runs `nccl` with these arguments, separated by spaces.
     pub(crate) fn nccl(&mut self, arguments: &str) {
-        self.run(arguments, &mut nccl(arguments));
+        self.run(&format!("nccl {arguments}"), &mut nccl(arguments));
     }
 
-    /// Runs `nccl`. Returns stdout.
+    /// Runs a command below this name. Returns stdout.
     pub(crate) fn run(&mut self, name: &str, command: &mut Command) -> String {
         let output = command.current_dir(self.directory.path()).output().unwrap();
-        self.ended(&format!("nccl {name}"), output)
+        self.ended(name, output)
     }
 
     /// Adds a command with its stdout, its stderr and its status, if that is not 0. Returns stdout.
