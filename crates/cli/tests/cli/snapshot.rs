@@ -89,12 +89,18 @@ impl Session {
 
     /// Runs a line of the shell, in which `nccl` is the program, and `$CPU` the CPU backend.
     pub(crate) fn shell(&mut self, line: &str) {
+        self.shell_with(line, &[]);
+    }
+
+    /// Runs a line of the shell with these variables.
+    pub(crate) fn shell_with(&mut self, line: &str, variables: &[(&str, &Path)]) {
         let mut path = Path::new(NCCL).parent().unwrap().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap());
         let mut command = command("sh");
         command.args(["-c", line]).env("PATH", path).env("CPU", shared_object("nccl_cpu")).env("LC_ALL", "C");
-        self.ended(line, command.current_dir(self.directory.path()).output().unwrap());
+        command.envs(variables.iter().copied()).current_dir(self.directory.path());
+        self.ended(line, command.output().unwrap());
     }
 
     /// Runs `nccl bench` on the CPU backend, which must succeed without mismatches, and adds the table's rows.
