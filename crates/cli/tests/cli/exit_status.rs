@@ -1,24 +1,9 @@
 //! The exit status of `nccl`, as its help documents it.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::{assert_has, bench, changed_library, ended, nccl, run};
-use crate::snapshot::Session;
-
-#[test]
-fn help_of_bench_documents_the_exit_status() {
-    let mut session = Session::new();
-    for arguments in ["bench --help", "bench -h"] {
-        let (stdout, _) = run(&mut nccl(arguments), 0);
-        let (_, exit_status) = stdout.split_once("\nExit status:\n").expect(arguments);
-        session.add(&format!("# nccl {arguments}"), exit_status);
-    }
-    session.check("exit_status");
-    // Without a command, it prints its help.
-    run(&mut nccl(""), 2);
-}
+use crate::common::{assert_has, changed_library, ended, nccl, run};
 
 #[test]
 fn wrong_results_are_1() {
@@ -64,15 +49,5 @@ fn closed_output_is_silent_and_141() {
         }
         let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 141, arguments);
         assert_eq!(stderr, "", "{arguments}");
-    }
-}
-
-/// Any other failure to print is reported.
-#[test]
-fn full_output_is_1_with_the_reason() {
-    for how in ["", "--processes"] {
-        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
-        let (_, stderr) = run(bench(&format!("all_reduce --ranks 2 {how}")).stdout(full), 1);
-        assert_eq!(stderr, "error: rank 0: No space left on device (os error 28)\n");
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, json, list, nccl};
+use crate::common::{assert_has, json, list, nccl, run};
+use crate::recordings::with;
 use crate::snapshot::Session;
 
 /// A process group, and its number on the ranks.
@@ -37,13 +38,6 @@ fn open(group: &Group, number: u64) -> Value {
 
 fn message(group: &Group, name: &str) -> Value {
     with(open(group, 1), json!({ "is_p2p": true, "p2p_seq_id": 1, "profiling_name": format!("nccl:{name}") }))
-}
-
-fn with(mut entry: Value, changes: Value) -> Value {
-    for (name, value) in changes.as_object().unwrap() {
-        entry[name] = value.clone();
-    }
-    entry
 }
 
 /// The last call that a rank made on a group, and the last call that it completed.
@@ -179,60 +173,13 @@ fn file_that_is_no_dump_is_refused_by_name() {
     session.check("recorder_pytorch_refused");
 }
 
+/// PyTorch writes integers as short as possible, and each string once.
 #[test]
 fn pickle_is_read() {
     let session = Session::new();
-    let value = dump(1, [[7, 7], [5, 5]], &[open(&ALL, 7)]);
-    let mut pickle = b"\x80\x02".to_vec();
-    write(&value, &mut pickle, &mut vec![]);
-    pickle.push(b'.');
-    session.write("trace_1", &pickle);
+    session.write("trace_1", include_bytes!("trace.pickle"));
     session.write("trace_0", dump(0, [[6, 6], [5, 5]], &[]).to_string());
-    let output =
-        nccl("recorder diff").arg(session.path("trace_0")).arg(session.path("trace_1")).output().unwrap();
-    assert_has(
-        &String::from_utf8(output.stdout).unwrap(),
-        &["rank 0 has not called collective 7, nccl:all_reduce of 4x2 Float"],
-    );
-}
-
-/// Writes a value as PyTorch does: integers as short as possible, and each string once.
-fn write(value: &Value, pickle: &mut Vec<u8>, texts: &mut Vec<String>) {
-    match value {
-        Value::Null => pickle.push(b'N'),
-        Value::Bool(value) => pickle.push(if *value { 0x88 } else { 0x89 }),
-        Value::Number(number) => {
-            let number = number.as_i64().unwrap();
-            let (instruction, length) = match number {
-                0..=0xff => (b'K', 1),
-                0x100..=0xffff => (b'M', 2),
-                _ => (b'J', 4),
-            };
-            pickle.push(instruction);
-            pickle.extend(&number.to_le_bytes()[..length]);
-        }
-        Value::String(text) => match texts.iter().position(|written| written == text) {
-            Some(index) => pickle.extend([b'h', index as u8]),
-            None => {
-                pickle.push(b'X');
-                pickle.extend((text.len() as u32).to_le_bytes());
-                pickle.extend(text.as_bytes());
-                pickle.extend([b'q', texts.len() as u8]);
-                texts.push(text.clone());
-            }
-        },
-        Value::Array(items) => {
-            pickle.extend(b"](");
-            items.iter().for_each(|item| write(item, pickle, texts));
-            pickle.push(b'e');
-        }
-        Value::Object(entries) => {
-            pickle.push(b'}');
-            for (key, value) in entries {
-                write(&key.as_str().into(), pickle, texts);
-                write(value, pickle, texts);
-                pickle.push(b's');
-            }
-        }
-    }
+    let command = &mut nccl("recorder diff trace_0 trace_1");
+    let (stdout, _) = run(command.current_dir(session.path("")), 1);
+    assert_has(&stdout, &["rank 0 has not called collective 7, nccl:all_reduce of 4x2 Float"]);
 }

@@ -4,25 +4,29 @@ use serde_json::{Value, json};
 
 use crate::snapshot::Session;
 
-/// Returns a result of three sizes on two ranks, with changes that are separated by blanks: `POINTER=JSON` sets a field, `POINTER-`
-/// removes it, `POINTER:OTHER` copies another one to it, and `POINTER*FACTOR` multiplies all times of a measurement. `all` stands for
-/// each measurement.
+/// Returns a result of three sizes on two ranks, with changes.
 pub(crate) fn result(changes: &str) -> Value {
     let mut result = serde_json::from_str(include_str!("result.json")).unwrap();
+    change(&mut result, changes);
+    result
+}
+
+/// Applies changes that are separated by blanks: `POINTER=JSON` sets a field, `POINTER-` removes it, `POINTER:OTHER` copies another one
+/// to it, and `POINTER*FACTOR` multiplies all times of a measurement. `all` stands for each measurement.
+pub(crate) fn change(result: &mut Value, changes: &str) {
     for change in changes.split_whitespace() {
         let (pointer, change) = change.split_at(change.find(['=', '-', ':', '*']).expect(change));
         match pointer.strip_prefix("all") {
-            None => apply(&mut result, pointer, change),
+            None => apply(result, pointer, change),
             Some(rest) => {
                 for (row, place) in
                     (0..3).flat_map(|row| ["out_of_place", "in_place"].map(|place| (row, place)))
                 {
-                    apply(&mut result, &format!("/rows/{row}/{place}{rest}"), change);
+                    apply(result, &format!("/rows/{row}/{place}{rest}"), change);
                 }
             }
         }
     }
-    result
 }
 
 fn apply(result: &mut Value, pointer: &str, change: &str) {

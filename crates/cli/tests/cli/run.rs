@@ -47,17 +47,6 @@ fn restarts_run_all_ranks_again_until_none_is_left() {
     run(&mut script("-n 2 --restart 1", fails_twice), 3);
 }
 
-#[test]
-fn bench_measures_the_ranks_of_a_launcher_and_one_prints() {
-    let (stdout, _) =
-        run(nccl("run -n 3 --").arg(NCCL).args(["bench", "all_reduce", "--cpu", "-e", "1K"]), 0);
-    assert!(stdout.lines().all(|line| line.starts_with("[0] ")), "{stdout}");
-    for rank in 0..3 {
-        assert_has(&stdout, &[&format!("#  Rank  {rank} Group  0 Pid")]);
-    }
-    assert_has(&stdout, &["# Out of bounds values : 0 OK"]);
-}
-
 /// Starts ranks that each have a child, and waits until all run. The ranks print a line for SIGUSR1 and SIGTERM.
 fn start(mark: &str) -> Child {
     let traps = "trap 'echo user' USR1; trap 'echo end; exit 5' TERM; sleep 1000 & while :; do wait; done";

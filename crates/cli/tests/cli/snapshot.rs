@@ -87,7 +87,7 @@ impl Session {
         stdout
     }
 
-    /// Runs a line of the shell, in which `nccl` is the program, and `$CPU` the CPU backend.
+    /// Runs a line of the shell, in which `nccl` and `$NCCL` are the program, and `$CPU` is the CPU backend.
     pub(crate) fn shell(&mut self, line: &str) {
         self.shell_with(line, &[]);
     }
@@ -98,7 +98,12 @@ impl Session {
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap());
         let mut command = command("sh");
-        command.args(["-c", line]).env("PATH", path).env("CPU", shared_object("nccl_cpu")).env("LC_ALL", "C");
+        command
+            .args(["-c", line])
+            .env("PATH", path)
+            .env("CPU", shared_object("nccl_cpu"))
+            .env("NCCL", NCCL)
+            .env("LC_ALL", "C");
         command.envs(variables.iter().copied()).current_dir(self.directory.path());
         self.ended(line, command.output().unwrap());
     }
