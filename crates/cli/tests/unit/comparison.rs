@@ -3,16 +3,15 @@ use libnccl_test_support::random_inputs::Random;
 use super::{Comparison, Side};
 use crate::bench::output::report::Report;
 
-/// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
+/// A side with one row, whose iterations have these medians in the rounds.
 fn side(name: &str, medians: &[f64]) -> Side {
     let round = |median: &f64| {
-        let mut report = Report::example();
-        let row = &mut report.rows[0];
-        row.bytes = 1000;
-        let measured = row.out_of_place.as_mut().expect("a measurement");
-        measured.busbw = measured.algbw;
-        measured.wrong = Some(0);
-        measured.iterations[0].median_us = *median;
+        let mut report = Report::from_json(include_str!("../cli/result.json")).unwrap();
+        report.rows.truncate(1);
+        report.rows[0].bytes = 1000;
+        report.rows[0].in_place = None;
+        let measured = report.rows[0].out_of_place.as_mut().unwrap();
+        measured.iterations.iter_mut().for_each(|rank| rank.median_us = *median);
         report
     };
     Side { name: name.into(), rounds: medians.iter().map(round).collect() }
