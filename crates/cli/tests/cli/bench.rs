@@ -124,24 +124,6 @@ fn failing_rank_ends_the_others() {
     });
 }
 
-#[test]
-fn sizes_that_do_not_fit_into_memory_are_skipped() {
-    for how in ["", "--processes"] {
-        let mut command =
-            bench(&format!("all_reduce --ranks 3 -b 8 -e 8388608G -f 1099511627776 -n 1 {how}"));
-        let (stdout, _) = run(&mut command, 0);
-        let (head, rest) = stdout.split_once("\n#\n# Reducing maxBytes to ").expect("a line of nccl-tests");
-        assert_has(head, &[" maxBytes 9007199254740992 ", "#  Rank  2 Group  0 Pid "]);
-        let (_, rest) = rest.split_once(" due to memory limitation\n#\n").expect("a line of nccl-tests");
-        assert_eq!(rest.lines().filter(|line| !line.starts_with('#')).count(), 1, "{stdout}");
-        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 -b 8388608G {how}")), 1);
-        assert!(stderr.starts_with("error: rank 0: cannot allocate buffers for --minbytes "), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    }
-    let (_, stderr) = run(&mut bench("pairs --ranks 3 -s 8388608G"), 1);
-    assert_has(&stderr, &["error: rank 0: --size 9007199254740992 does not fit: each rank has "]);
-}
-
 /// The CPU backend must not be measured instead of a named library.
 #[test]
 fn bench_without_nccl_or_with_a_wrong_named_library_says_so() {

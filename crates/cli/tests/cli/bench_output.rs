@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    self, LIMIT, MARK, NCCL, assert_has, bench, changed_library, ended, json, lines, list, marked, nccl,
-    read, run, send, undisturbed,
+    self, MARK, NCCL, assert_has, bench, changed_library, ended, json, lines, list, marked, nccl, read, run,
+    send, undisturbed,
 };
 use crate::snapshot::Session;
 
@@ -45,6 +45,11 @@ fn without_times(value: &mut Value) {
 }
 
 #[test]
+fn files_errors_and_mismatches_are_reported() {
+    Session::new().replay("bench_output", Session::shell);
+}
+
+#[test]
 fn json_has_the_iterations_of_every_rank() {
     let (mut session, mut report_of_threads) = (Session::new(), None);
     for how in ["--ranks 3", "--ranks 3 --processes", "-g 3"] {
@@ -70,18 +75,6 @@ fn json_has_the_iterations_of_every_rank() {
         }
     }
     session.check("bench_json");
-}
-
-#[test]
-fn log_of_the_library_stays_out_of_csv() {
-    let mut command = bench("all_reduce --ranks 2 -e 8 -n 1 --csv");
-    let (stdout, stderr) = run(command.env("NCCL_DEBUG", "INFO"), 0);
-    assert!(stdout.lines().all(|line| line.contains(',')), "{stdout}");
-    assert_ne!(stdout, "");
-    assert_has(&stderr, &[" NCCL INFO "]);
-    // As nccl-tests does.
-    let (stdout, _) = run(bench("all_reduce --ranks 2 -e 8 -n 1").env("NCCL_DEBUG", "INFO"), 0);
-    assert_has(&stdout, &[" NCCL INFO "]);
 }
 
 #[test]
@@ -115,36 +108,6 @@ fn json_of_each_command_is_valid_although_the_library_prints() {
 }
 
 #[test]
-fn files_get_json_and_csv_in_addition_to_the_table() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let run_here = |arguments: &str| run(bench(arguments).current_dir(directory.path()), 0).0;
-    // The file may follow without an equals sign.
-    for arguments in [
-        "sendrecv -J a.json --csv=a.csv",
-        "sendrecv --json a.json --csv a.csv",
-        "--csv a.csv sendrecv --json a.json --processes",
-    ] {
-        let stdout = run_here(&format!("{arguments} -b 8 -e 32 -n 1"));
-        assert!(stdout.starts_with("# nccl ") && stdout.ends_with(": sendrecv\n#\n"), "{stdout}");
-        let [report, csv] = ["a.json", "a.csv"].map(|name| read(&directory.path().join(name)));
-        let report = json(&report);
-        assert_eq!((list(&report["rows"]).len(), &report["rows"][0]["in_place"]), (2, &Value::Null));
-        let lines: Vec<_> = csv.lines().collect();
-        assert!(lines[0].starts_with("bytes,count,data_type,op,root,out_of_place_time_us,"), "{csv}");
-        assert!(lines[2].starts_with("32,8,float,,,") && lines[2].ends_with(",0,,,,"), "{csv}");
-        assert_eq!(lines.len(), 3, "{csv}");
-        fs::remove_file(directory.path().join("a.json")).expect("it is there");
-    }
-    // An operation is not a file, so options may come before it.
-    for arguments in ["--json sendrecv", "sendrecv --json"] {
-        let stdout = run_here(&format!("{arguments} -b 8 -e 8 -n 1"));
-        assert_eq!(json(&stdout)["operation"], "sendrecv", "{arguments}");
-    }
-    assert!(!directory.path().join("sendrecv").exists());
-    assert_eq!(run_here("sendrecv -b 8 -e 32 --csv").lines().count(), 3);
-}
-
-#[test]
 fn rank_0_of_a_launcher_writes_json() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("a.json");
@@ -156,29 +119,6 @@ fn rank_0_of_a_launcher_writes_json() {
     let pids = numbers(list(&report["ranks"]), "pid");
     assert_eq!(pids, [pids[0], pids[0], pids[2], pids[2]]);
     assert_ne!(pids[0], pids[2]);
-}
-
-/// The receivers of rank 2's data are named, with the position and the values.
-#[test]
-fn planted_mismatch_is_named() {
-    let mut session = Session::new();
-    for how in ["", " --processes"] {
-        for operation in ["all_reduce", "sendrecv", "gather"] {
-            let arguments = format!("{operation} --ranks 4{how} -d int32 -b 1K -e 1K -n 1 -w 0");
-            let plant = |format: &str| {
-                let mut command = bench(&format!("{arguments} {format}"));
-                run(command.env("LIBNCCL_CPU_PLANT", "wrong:2"), 1)
-            };
-            let (table, stderr) = plant("");
-            let is_result =
-                |line: &&str| !line.starts_with('#') || line.contains("wrong") || line.contains("bounds");
-            let lines: String = table.split_inclusive('\n').filter(|line| is_result(line)).collect();
-            session.add(&format!("$ nccl bench {arguments}"), &(lines + &stderr));
-            let wrong = json(&plant("--json").0)["wrong"].take();
-            session.add("# wrong", &format!("{wrong}\n"));
-        }
-    }
-    session.check("bench_planted_wrong");
 }
 
 #[test]
@@ -258,40 +198,6 @@ fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
         }
         rows.for_each(drop);
         assert_eq!(child.wait().unwrap().code(), Some(143), "{how}");
-    }
-}
-
-#[test]
-fn run_without_progress_ends_at_the_timeout() {
-    for how in ["", "--processes"] {
-        let mut command = bench(&format!("all_reduce --ranks 2 {how} -e 8 -T 1"));
-        let start = Instant::now();
-        let (_, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:1:60000000"), 1);
-        assert!(start.elapsed() < LIMIT);
-        assert_has(&stderr, &["all_reduce: nothing has ended for 1s\n"]);
-    }
-}
-
-/// If a file cannot be written, the verdict and the other files are not lost.
-#[test]
-fn verdict_comes_before_files_that_cannot_be_written() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    for how in ["", "--processes"] {
-        let files = "--csv=/dev/full --json=a.json --plot /dev/full";
-        let measure = |plant: &str| {
-            let mut command = bench(&format!("all_reduce --ranks 2 -b 1K -e 1K -n 1 {files} {how}"));
-            run(command.current_dir(directory.path()).env("LIBNCCL_CPU_PLANT", plant), 1)
-        };
-        let full = "cannot write /dev/full: No space left on device (os error 28)\n";
-        let (stdout, stderr) = measure("");
-        assert_has(&stdout, &["# Out of bounds values : 0 OK\n"]);
-        assert_has(&stderr, &[&format!("error: {full}"), &format!("error: rank 0: {full}")]);
-        assert_eq!(list(&json(&read(&directory.path().join("a.json")))["rows"]).len(), 1);
-        let (stdout, stderr) = measure("wrong:1");
-        assert_has(&stdout, &[" FAILED\n"]);
-        let (before, after) = stderr.split_once(" elements are wrong\n").expect("a verdict");
-        assert!(!before.contains("/dev/full") && after.matches(full).count() == 2, "{stderr}");
-        fs::remove_file(directory.path().join("a.json")).expect("it was written");
     }
 }
 
