@@ -1,11 +1,10 @@
 //! `nccl` with the CPU backend and the CUDA emulation before the other libraries.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use crate::common::{NCCL, run};
+use crate::common::{NCCL, repository, run};
 use crate::snapshot::Session;
 
 const RUNTIME: &str = "libcudart.so.12";
@@ -33,7 +32,9 @@ fn on_devices(devices: usize, program: &str, arguments: &str) -> Command {
 fn devices_of_the_emulation_are_used() {
     let mut session = Session::new();
     session.redact("[OBJECTS]", shared_objects().to_str().unwrap());
-    let variables = ["OBJECTS", "LD_LIBRARY_PATH"].map(|name| (name, shared_objects()));
+    let packages = repository().join("crates/cli/tests/cli/packages");
+    let variables =
+        [("OBJECTS", shared_objects()), ("LD_LIBRARY_PATH", shared_objects()), ("PACKAGES", &packages)];
     session.replay("cuda_emulation", |session, line| session.shell_with(line, &variables));
 }
 
@@ -102,74 +103,4 @@ fn bench_prints_what_nccl_tests_prints() {
             assert_eq!(ours, theirs, "{operation} {options}");
         }
     }
-}
-
-/// NCCL and CUDA's runtime library as NVIDIA's packages have them.
-const OF_PACKAGES: [(&str, &str); 2] =
-    [(RUNTIME, include_str!("packages/cudart.c")), ("libnccl.so.2", include_str!("packages/nccl.c"))];
-
-const PROGRAM: &str = include_str!("packages/program.c");
-
-/// Compiles a program that finds NVIDIA's libraries on its own path, before the environment's path.
-fn program_of_packages(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
-    let packages = directory.join("packages");
-    fs::create_dir_all(&packages).unwrap();
-    let compile = |source: &str, file: &Path, options: &[&str]| {
-        let text = directory.join("source.c");
-        fs::write(&text, source).unwrap();
-        run(Command::new("cc").arg(text).arg("-o").arg(file).arg("-L").arg(&packages).args(options), 0);
-    };
-    for (soname, source) in OF_PACKAGES {
-        let soname_option = format!("-Wl,-soname,{soname}");
-        compile(source, &packages.join(soname), &["-shared", "-fPIC", &soname_option, "-w", "-ldl"]);
-    }
-    let (path, program) =
-        (format!("-Wl,--disable-new-dtags,-rpath,{}", packages.display()), directory.join(name));
-    let libraries = [&path, "-Wl,--as-needed", "-l:libcudart.so.12", "-l:libnccl.so.2"];
-    compile(PROGRAM, &program, &[options, &libraries].concat());
-    program
-}
-
-#[test]
-fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
-    let directory = tempfile::tempdir().unwrap();
-    let own = directory.path().join("own.so");
-    run(Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&own), 0);
-    let preloaded = [RUNTIME, "libnccl.so.2"].map(|name| shared_objects().join(name).display().to_string());
-    for (name, options, expected) in [("of_cuda", &["-DCUDA"][..], "device 3"), ("of_host", &[], "host -1")] {
-        let program = program_of_packages(directory.path(), name, options);
-        let program = program.display();
-        let arguments = format!("run -n 1 --cpu={} -- {program}", shared_objects().display());
-        let (printed, errors) = run(on_devices(3, NCCL, &arguments).env("LD_PRELOAD", &own), 0);
-        let expected = format!("[0] {expected} {}:{}\n", own.display(), preloaded.join(":"));
-        assert_eq!((printed, &*errors), (expected, ""), "{name}");
-    }
-}
-
-#[test]
-fn nvidias_runtime_library_is_named_with_the_variable_that_replaces_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = program_of_packages(directory.path(), "program", &["-DCUDA"]);
-    let program = program.to_str().unwrap();
-    let (printed, errors) = run(&mut on_devices(3, program, ""), 0);
-    assert_eq!(printed, "none -1 (null)\n");
-    let library = directory.path().join("packages").join(RUNTIME);
-    let start = format!("libnccl: {} is NVIDIA's, and does not run on the CUDA emulation", library.display());
-    assert!(errors.starts_with(&start) && errors.lines().count() == 1, "{errors}");
-    let (_, list) = errors.trim_end().rsplit_once(" LD_PRELOAD=").expect("the variable");
-    let (printed, errors) = run(on_devices(3, program, "").env("LD_PRELOAD", list), 0);
-    assert_eq!((printed, &*errors), (format!("device 3 {list}\n"), ""));
-}
-
-#[test]
-fn program_with_nvidias_runtime_library_linked_in_gets_advice_on_linking() {
-    let directory = tempfile::tempdir().unwrap();
-    let (source, program) = (directory.path().join("source.c"), directory.path().join("program"));
-    let sources = OF_PACKAGES.map(|(_, source)| source).concat() + PROGRAM;
-    fs::write(&source, sources).unwrap();
-    run(Command::new("cc").args(["-w", "-DCUDA", "-o"]).arg(&program).arg(&source).arg("-ldl"), 0);
-    let program = program.to_str().unwrap();
-    let (_, errors) = run(&mut on_devices(3, program, ""), 0);
-    assert!(errors.starts_with(&format!("libnccl: {program} uses per-thread default streams")), "{errors}");
-    assert!(errors.ends_with(": link with nvcc -cudart shared instead\n"), "{errors}");
 }

@@ -1,14 +1,11 @@
 //! The processes that `nccl bench` starts, which exit with their parent.
 
-use std::fs;
-use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
-use crate::common::{LIMIT, MARK, NCCL, marked, nccl, run, send, wait_until};
+use crate::common::{LIMIT, MARK, marked, nccl, send, wait_until};
 
 /// The time limit for processes to exit after their parent.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -38,26 +35,5 @@ fn killed_parent_leaves_no_rank_and_no_measurement() {
             }
             assert!(is_over, "{arguments}, {signal:?}: the processes {left:?} are left");
         }
-    }
-}
-
-/// As during a build that replaces it.
-#[test]
-fn program_whose_file_was_removed_starts_itself_again() {
-    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
-    let path = directory.path().join("nccl");
-    let small = "all_reduce --ranks 2 -b 8 -e 8 -n 1";
-    for arguments in [
-        format!("{small} --processes --cpu"),
-        format!("compare --backend cpu --backend cpu --rounds 1 -- {small} --processes"),
-    ] {
-        // Not a copy: it cannot be executed while another thread's child has it open for writing.
-        fs::hard_link(NCCL, &path).expect("a second name");
-        let file = fs::File::open(&path).expect("the program");
-        fs::remove_file(&path).expect("the name is there");
-        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        command.arg("bench").args(arguments.split_whitespace());
-        let (stdout, _) = run(&mut command, 0);
-        assert!(stdout.contains(" 8 "), "{arguments}: {stdout}");
     }
 }
