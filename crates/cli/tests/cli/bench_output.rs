@@ -108,20 +108,6 @@ fn json_of_each_command_is_valid_although_the_library_prints() {
 }
 
 #[test]
-fn rank_0_of_a_launcher_writes_json() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let file = directory.path().join("a.json");
-    let mut command = nccl("run -n 2 --");
-    command.args([NCCL, "bench", "--cpu", "all_reduce", "-g", "2", "-e", "8"]);
-    run(command.arg(format!("--json={}", file.display())), 0);
-    let report = json(&read(&file));
-    assert_eq!(report["launch"], "nccl run");
-    let pids = numbers(list(&report["ranks"]), "pid");
-    assert_eq!(pids, [pids[0], pids[0], pids[2], pids[2]]);
-    assert_ne!(pids[0], pids[2]);
-}
-
-#[test]
 fn planted_slow_rank_has_the_longest_own_time() {
     let check = |how: &str| {
         let mut command = bench(&format!("all_reduce --ranks 4 {how} -b 1K -e 1K -n 1 -w 0 --json"));

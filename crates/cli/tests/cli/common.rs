@@ -24,21 +24,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// The environment variable by which a test recognizes its processes.
 pub(crate) const MARK: &str = "LIBNCCL_TEST_MARK";
 
-/// The operations of `nccl bench`.
-pub(crate) const OPERATIONS: [&str; 11] = [
-    "all_reduce",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "reduce_scatter",
-    "alltoall",
-    "alltoallv",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-];
-
 /// Restores the default action of signals in child processes, because this process may ignore them under `nohup` or in the background
 /// of a script. A signal that is handled here has the default action in a new program.
 fn handle_ignored_signals() {
@@ -197,11 +182,6 @@ pub(crate) fn changed_library(directory: &Path, source: &str) -> PathBuf {
     command.arg(format!("-Wl,-rpath,{}", directory.display()));
     run(&mut command, 0);
     library
-}
-
-/// Makes a FIFO, whose opening waits for the other end.
-pub(crate) fn fifo(path: &Path) {
-    run(Command::new("mkfifo").arg(path), 0);
 }
 
 /// Opens a terminal, whose other end returns the output.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, changed_library, fifo, json, list, nccl, read, run, within_limit};
+use crate::common::{assert_has, changed_library, json, list, nccl, read, run};
 use crate::results;
 use crate::snapshot::Session;
 
@@ -135,14 +135,6 @@ fn output_of_nccl_tests_is_one_side() {
         theirs.lines().find(|line| line.starts_with("  ")).and_then(|row| row.split_whitespace().nth(5));
     let time: f64 = time.expect("a row").parse().expect("a time");
     assert_eq!(printed(&stdout)[0][1].parse(), Ok(time), "{stdout}");
-}
-
-#[test]
-fn result_in_a_fifo_needs_a_writer() {
-    let directory = TempDir::new().expect("a directory");
-    fifo(&directory.path().join("fifo"));
-    let (_, stderr) = within_limit(move || compare(directory.path(), "fifo b.json", 1));
-    assert_eq!(stderr, "error: cannot read fifo: a FIFO to which nobody writes\n");
 }
 
 #[cfg(not(feature = "link"))]

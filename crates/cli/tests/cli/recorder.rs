@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, assert_visible, fifo, json, list, nccl, run, within_limit};
+use crate::common::{assert_has, assert_visible, json, list, nccl, run};
 use crate::recordings::{call, communicator, message, recording, records, with};
 use crate::snapshot::Session;
 
@@ -36,37 +36,6 @@ fn diff(session: &mut Session, line: &str) {
 #[test]
 fn findings_name_the_ranks_and_calls() {
     Session::new().replay("recorder_findings", diff);
-}
-
-#[test]
-fn file_that_is_no_recording_is_an_error() {
-    let mut session = Session::new();
-    let other = json!({ "format": "x", "version": 2, "time_ns": 0, "process": 1, "communicators": [] });
-    let beyond = recording(0, &[communicator("c", 3, 2, &[])]);
-    for (name, text) in [("a", json!({})), ("b", other), ("c", beyond), ("d", recording(0, &[]))] {
-        session.write(&format!("{name}.json"), text.to_string());
-        session.nccl(&format!("recorder diff {name}.json"));
-    }
-    session.check("recorder_no_recording");
-}
-
-#[test]
-fn ranks_with_different_libraries_are_named() {
-    let mut session = Session::new();
-    // A recording has a hash if the file has no build id.
-    for field in ["hash", "build_id"] {
-        for (rank, contents) in ["aa", "bb", "aa"].into_iter().enumerate() {
-            // The path does not matter.
-            let library =
-                json!({ "path": format!("/{rank}/libnccl.so.2"), "size": 7, "build_id": null, "hash": null });
-            let library = with(library, json!({ field: contents }));
-            let own = recording(rank, &[communicator("c", rank, 3, &records("all_reduce"))]);
-            session
-                .write(&format!("{field}/{rank}.json"), with(own, json!({ "library": library })).to_string());
-        }
-        session.nccl(&format!("recorder diff {field}"));
-    }
-    session.check("recorder_libraries");
 }
 
 /// Recordings in files, one per process.
@@ -180,36 +149,6 @@ fn ranks_without_recording_are_counted_without_a_list_of_all() {
 }
 
 #[test]
-fn number_that_cannot_be_is_an_error_that_names_it() {
-    let numbered = |numbers: &[(u64, u64)]| {
-        let calls = numbers.iter().map(|(number, own)| call(*number, Some(*own), "all_reduce", "queued"));
-        communicator("c", 1, 2, &calls.collect::<Vec<_>>())
-    };
-    let with_count = |count: u64| with(numbered(&[(1, 1), (2, 2), (3, 3)]), json!({ "count": count }));
-    let mut session = Session::new();
-    for communicator in [
-        communicator("c", 1, 1_000_000_000_000, &[]),
-        communicator("c", 1, 2_147_483_648, &[]),
-        communicator("c", 2, 2, &[]),
-        communicator("c", 0, 0, &[]),
-        with_count(u64::MAX),
-        numbered(&[(1, 1), (2, 2), (2, 3)]),
-        numbered(&[(1, 1), (3, 2), (2, 3)]),
-        numbered(&[(0, 1)]),
-        numbered(&[(1, 5), (2, 5)]),
-        numbered(&[(1, 5), (2, 4)]),
-        numbered(&[(1, 0)]),
-        numbered(&[(77_777, 1)]),
-        with_count(3),
-    ] {
-        let text = recording(7, &[communicator]).to_string().replace("77777", "18446744073709551616");
-        session.write("rank7.json", text);
-        session.nccl("recorder diff rank7.json");
-    }
-    session.check("recorder_numbers");
-}
-
-#[test]
 fn largest_numbers_are_compared_and_drawn() {
     const MAX: u64 = u64::MAX;
     let of_rank = |rank: usize| {
@@ -262,17 +201,4 @@ fn control_characters_of_a_recording_are_escaped() {
         session.nccl(diff);
     }
     session.check("recorder_control_characters");
-}
-
-#[test]
-fn recording_in_a_fifo_without_a_writer_is_an_error() {
-    let session = Session::new();
-    let path = session.write("job/rank0.json", "");
-    std::fs::remove_file(&path).unwrap();
-    fifo(&path);
-    // Through its directory, and by its name.
-    for argument in [session.path("job"), path.clone()] {
-        let (_, stderr) = within_limit(move || run(nccl("recorder diff").arg(argument), 1));
-        assert_eq!(stderr, format!("error: cannot read {}: a FIFO to which nobody writes\n", path.display()));
-    }
 }

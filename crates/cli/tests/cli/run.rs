@@ -79,24 +79,6 @@ fn signals_reach_every_rank_once() {
     assert_eq!(marked(&mark), [], "the children of the ranks have no reason to live");
 }
 
-#[test]
-fn killed_process_leaves_no_other() {
-    for (name, start_of_line, index) in [("front", NCCL, 0), ("supervisor", NCCL, 1), ("rank", "sh ", 0)] {
-        let mark = mark(name);
-        let mut child = start(&mark);
-        let mut processes = marked(&mark);
-        processes.sort_unstable();
-        let of_name = processes.iter().filter(|(_, line)| line.starts_with(start_of_line));
-        send(of_name.map(|(pid, _)| *pid).nth(index).unwrap(), Signal::KILL);
-        assert!(
-            wait_until(LIMIT, || marked(&mark).is_empty()),
-            "{name} was killed, {:?} remain",
-            marked(&mark)
-        );
-        assert!(!child.wait().unwrap().success(), "{name}");
-    }
-}
-
 /// Sends SIGTERM to each process of a job, as systemd and `scancel` do, and to the ranks first.
 #[test]
 fn signal_to_all_processes_starts_no_rank_again() {
@@ -179,14 +161,10 @@ fn signal_ends_a_job_whose_output_nobody_reads() {
 /// The output is lost at its first line, and there is no second line.
 #[test]
 fn lost_output_ends_ranks_that_print_no_more() {
-    let once = || script("-n 2", "echo once; sleep 1000");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let (_, stderr) = run(once().stdout(writer), 141);
+    let (_, stderr) = run(script("-n 2", "echo once; sleep 1000").stdout(writer), 141);
     assert_eq!(stderr, "");
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let (_, stderr) = run(once().stdout(full), 1);
-    assert_has(&stderr, &["the ranks' output cannot be written: No space left on device"]);
 }
 
 #[test]
@@ -305,7 +283,7 @@ fn front_that_is_stopped_alone_stops_the_ranks() {
     let file = directory.path().join("file");
     let wait = format!("until [ -e {} ]; do sleep 0.1; done", file.display());
     let child = script("-n 2", &wait).env(MARK, &mark).spawn().unwrap();
-    assert!(wait_until(LIMIT, || marked(&mark).len() >= 4));
+    assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not run", marked(&mark));
     for signal in [Signal::STOP, Signal::TSTP] {
         // The processes of an orphaned process group ignore SIGTSTP, and then so do the ranks.
         send(child.id(), signal);

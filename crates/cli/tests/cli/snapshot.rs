@@ -161,7 +161,10 @@ fn each_snapshot_is_that_of_a_test() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     let texts = [sources.clone(), sources.join("doctor")].map(|directory| fs::read_dir(directory).unwrap());
     let texts = texts.into_iter().flatten().map(|entry| entry.unwrap().path());
-    let sources: String = texts.filter(|path| path.is_file()).map(|path| read(&path)).collect();
+    let sources: String = texts
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .map(|path| read(&path))
+        .collect();
     let snapshots = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
     let is_unused = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap();
