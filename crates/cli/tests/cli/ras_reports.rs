@@ -48,7 +48,7 @@ fn ras(report: &str, arguments: &str) -> Output {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     serve(listener, report.to_owned());
-    nccl(&format!("ras --addr {address} --timeout 2 {arguments}")).output().unwrap()
+    nccl(&format!("ras --addr {address} --timeout 5 {arguments}")).output().unwrap()
 }
 
 /// The commands have the changes to the report as comments. Without options, the verdicts are those of the other formats.
