@@ -1,6 +1,7 @@
 //! Control characters of files, variables and libraries, which a terminal would obey, are printed as escapes.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::common::{assert_has, assert_visible, nccl, read};
@@ -35,21 +36,14 @@ fn path_of_the_library_is_printed_with_escapes() {
     assert_has(&picture, &[ESCAPED]);
 }
 
-/// Clap would print them unchanged.
+/// Clap would print them unchanged. The note of a recorder has the job's name.
 #[test]
 fn refused_arguments_are_printed_with_escapes() {
     let mut session = Session::new();
-    for arguments in
-        ["", "bench", "doctor", "env x", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
-    {
-        session.run(&format!("nccl {arguments} EVIL"), nccl(arguments).arg(EVIL));
-    }
-    // The note of a recorder has the job's name.
-    session.redact("[TRACE]", libnccl_test_support::shared_object("nccl_trace").to_str().unwrap());
-    let mut command = nccl("trace --recorder");
-    command.arg(libnccl_test_support::shared_object("nccl_trace")).args(["--", "true"]);
-    session.run("nccl trace -- true", command.env("SLURM_JOB_ID", EVIL));
-    session.check("escapes");
+    let trace = libnccl_test_support::shared_object("nccl_trace");
+    session.redact("[TRACE]", trace.to_str().unwrap());
+    let variables = [("EVIL", Path::new(EVIL)), ("TRACE", &trace)];
+    session.replay("escapes", |session, line| session.shell_with(line, &variables));
 }
 
 #[test]

@@ -1,8 +1,13 @@
+use clap::{Args, Command, FromArgMatches};
+
 use super::Parameters;
 use crate::bench::arguments::MeasureArguments;
 
 fn parameters(arguments: &str, gpus: usize) -> Parameters {
-    Parameters::new(&MeasureArguments::parse(arguments), gpus, (1, gpus.max(2))).unwrap().remove(0)
+    let command = MeasureArguments::augment_args(Command::new("bench").no_binary_name(true));
+    let matches = command.get_matches_from(arguments.split_whitespace());
+    let arguments = MeasureArguments::from_arg_matches(&matches).unwrap();
+    Parameters::new(&arguments, gpus, (1, gpus.max(2))).unwrap().remove(0)
 }
 
 #[test]
