@@ -213,8 +213,8 @@ fn killed_rank_ends_the_others_which_keep_the_rows_that_were_measured() {
 #[test]
 fn progress_is_drawn_on_a_terminal_only() {
     for how in ["", "--processes"] {
-        let command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -n 1 -N 1000000"));
-        let (stdout, _) = common::interrupted(command, "/1000000 rows, 8 bytes of float");
-        assert!(!stdout.contains("/1000000 rows"), "{how}: {stdout}");
+        let command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -n 1 -N 20000"));
+        let (stdout, _) = common::interrupted(command, "/20000 rows, 8 bytes of float");
+        assert!(!stdout.contains("/20000 rows"), "{how}: {stdout}");
     }
 }
