@@ -115,7 +115,3 @@ fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     };
     text.chars().map(shown).collect::<String>().into()
 }
-
-#[cfg(test)]
-#[path = "../tests/unit/output.rs"]
-mod tests;

@@ -53,7 +53,3 @@ pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
     };
     parse().ok_or_else(|| format!("expected a number of bytes, {FORMS}"))
 }
-
-#[cfg(test)]
-#[path = "../tests/unit/value_parser.rs"]
-mod tests;

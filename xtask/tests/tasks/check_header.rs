@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+
+use crate::{cargo_check, write_dependent};
 
 const HEADER: &str = include_str!("../../../vendor-headers/nccl.h");
 
@@ -10,18 +11,10 @@ const HEADER: &str = include_str!("../../../vendor-headers/nccl.h");
 struct Dependent(tempfile::TempDir);
 
 impl Dependent {
-    fn new(features: &str) -> Self {
+    fn new(feature: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let manifest = format!(
-            "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
-             libnccl = {{ path = {root:?}, default-features = false, features = [{features}] }}\n"
-        );
-        fs::create_dir(directory.path().join("src")).expect("a directory");
-        fs::write(directory.path().join("src/lib.rs"), "").expect("the library is written");
-        fs::write(directory.path().join("Cargo.toml"), manifest).expect("the manifest is written");
-        // Reuses the existing dependencies.
-        fs::copy(root.join("Cargo.lock"), directory.path().join("Cargo.lock")).expect("the lock is copied");
+        write_dependent(directory.path(), root, feature);
         let dependent = Self(directory);
         dependent.write(HEADER);
         dependent
@@ -35,28 +28,20 @@ impl Dependent {
         self.0.path().join("nccl.h").to_str().expect("its name is text").into()
     }
 
-    fn check(&self, environment: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["check", "--offline"]).current_dir(&self.0);
-        command.env("CARGO_TARGET_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/check-header"));
-        command.env("LIBNCCL_CHECK_HEADER", self.header()).envs(environment.iter().copied());
-        command.output().expect("cargo runs")
+    fn check(&self, environment: &[(&str, &str)]) -> Result<String, String> {
+        let header = self.header();
+        let environment = [&[("LIBNCCL_CHECK_HEADER", &*header)], environment].concat();
+        cargo_check(self.0.path(), &[], &environment)
     }
 
     #[track_caller]
     fn builds(&self, environment: &[(&str, &str)]) -> String {
-        let output = self.check(environment);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{stderr}");
-        stderr
+        self.check(environment).unwrap_or_else(|stderr| panic!("{stderr}"))
     }
 
     #[track_caller]
     fn fails(&self, environment: &[(&str, &str)]) -> String {
-        let output = self.check(environment);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(101), "{stderr}");
-        stderr
+        self.check(environment).expect_err("it fails")
     }
 }
 
@@ -85,7 +70,7 @@ fn contradictions_fail_the_build_with_both_forms() {
         "typedef struct ncclSimInfo_v22200 { float estimatedTime;",
     );
     let header = with(&header, "NCCL_SPLIT_NOCOLOR -1", "NCCL_SPLIT_NOCOLOR -2");
-    let dependent = Dependent::new("\"bindgen\"");
+    let dependent = Dependent::new("bindgen");
     dependent.write(&header);
 
     let stderr = dependent.fails(&[]);
@@ -111,7 +96,7 @@ fn contradictions_fail_the_build_with_both_forms() {
 #[test]
 #[ignore = "builds bindgen for each: .ci/run generated"]
 fn items_of_one_side_are_listed_and_fail_a_strict_build() {
-    let dependent = Dependent::new("\"bindgen\"");
+    let dependent = Dependent::new("bindgen");
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
     assert!(!dependent.builds(&strict).contains("LIBNCCL_CHECK_HEADER"));
 
@@ -135,24 +120,17 @@ fn items_of_one_side_are_listed_and_fail_a_strict_build() {
 
 #[test]
 #[ignore = "builds bindgen for each: .ci/run generated"]
-fn header_without_the_feature_fails_the_build() {
-    let dependent = Dependent::new("\"dlopen\"");
-    let stderr = dependent.fails(&[]);
-    let header = dependent.header();
-    let expected =
-        format!("LIBNCCL_CHECK_HEADER is {header:?}, and the check needs the feature `bindgen` of libnccl");
-    assert!(stderr.contains(&expected), "{stderr}");
-    dependent.builds(&[("LIBNCCL_CHECK_HEADER", "")]);
-}
-
-#[test]
-#[ignore = "builds bindgen for each: .ci/run generated"]
-fn header_without_libclang_fails_the_build() {
-    let dependent = Dependent::new("\"bindgen\"");
-    let stderr = dependent.fails(&[("LIBCLANG_PATH", "/nowhere"), ("LIBNCCL_BINDGEN", "never")]);
-    let header = dependent.header();
-    let expected = format!(
-        "LIBNCCL_CHECK_HEADER is {header:?}, which cannot be compared with the bindings: Unable to find libclang"
-    );
-    assert!(stderr.contains(&expected), "{stderr}");
+fn header_without_the_feature_or_libclang_fails_the_build() {
+    let nowhere = [("LIBCLANG_PATH", "/nowhere"), ("LIBNCCL_BINDGEN", "never")];
+    let without_libclang = "which cannot be compared with the bindings: Unable to find libclang";
+    for (feature, environment, problem) in [
+        ("dlopen", &[][..], "and the check needs the feature `bindgen` of libnccl"),
+        ("bindgen", &nowhere, without_libclang),
+    ] {
+        let dependent = Dependent::new(feature);
+        let stderr = dependent.fails(environment);
+        let expected = format!("LIBNCCL_CHECK_HEADER is {:?}, {problem}", dependent.header());
+        assert!(stderr.contains(&expected), "{stderr}");
+    }
+    Dependent::new("dlopen").builds(&[("LIBNCCL_CHECK_HEADER", "")]);
 }

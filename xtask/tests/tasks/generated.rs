@@ -7,6 +7,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::{cargo_check, write_dependent};
+
 /// Makes bindgen generate another value for a constant, as a wrong libclang may.
 const PLANT: [&str; 2] = [
     "let types = generate(builder().blocklist_function(\".*\").layout_tests(true))?;",
@@ -23,8 +25,7 @@ impl Planted {
     fn new() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let planted = Self(tempfile::tempdir().expect("a temporary directory"));
-        let [libnccl, dependent] = ["libnccl", "dependent/src"].map(|name| planted.0.path().join(name));
-        fs::create_dir_all(&dependent).expect("a directory");
+        let libnccl = planted.0.path().join("libnccl");
         for directory in ["", "build", "vendor-headers"] {
             fs::create_dir(libnccl.join(directory)).expect("a directory");
             for entry in fs::read_dir(root.join(directory)).expect("the checkout") {
@@ -36,13 +37,7 @@ impl Planted {
             }
         }
         planted.replace("libnccl/build/bindings.rs", PLANT[0], PLANT[1]);
-        let manifest = format!(
-            "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
-             libnccl = {{ path = {libnccl:?}, default-features = false }}\n[features]\ndefault = [\"libnccl/bindgen\"]\n"
-        );
-        fs::write(planted.0.path().join("dependent/Cargo.toml"), manifest).expect("the manifest is written");
-        // Reuses the existing dependencies.
-        fs::copy(root.join("Cargo.lock"), planted.0.path().join("dependent/Cargo.lock")).expect("the lock");
+        write_dependent(&planted.0.path().join("dependent"), &libnccl, "bindgen");
         planted
     }
 
@@ -69,12 +64,7 @@ impl Planted {
         let directory = self.0.path().join("dependent");
         let text = format!("const _: () = assert!(libnccl::sys::NCCL_SPLIT_NOCOLOR == {value});\n");
         fs::write(directory.join("src/lib.rs"), text).expect("the library is written");
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["check", "--offline"]).args(arguments).current_dir(directory);
-        command.env("CARGO_TARGET_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/check-header"));
-        let output = command.envs(environment.iter().copied()).output().expect("cargo runs");
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(stderr) } else { Err(stderr) }
+        cargo_check(&directory, arguments, environment)
     }
 }
 

@@ -3,12 +3,37 @@
 mod check_header;
 mod generated;
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 fn xtask(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.args(arguments).envs(environment.iter().copied()).output().expect("xtask runs")
+}
+
+/// Writes a crate that depends on libnccl with a feature by default.
+fn write_dependent(directory: &Path, libnccl: &Path, feature: &str) {
+    let manifest = format!(
+        "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
+         libnccl = {{ path = {libnccl:?}, default-features = false }}\n[features]\ndefault = [\"libnccl/{feature}\"]\n"
+    );
+    fs::create_dir_all(directory.join("src")).expect("a directory");
+    fs::write(directory.join("src/lib.rs"), "").expect("the library is written");
+    fs::write(directory.join("Cargo.toml"), manifest).expect("the manifest is written");
+    // Reuses the existing dependencies.
+    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+    fs::copy(lock, directory.join("Cargo.lock")).expect("the lock is copied");
+}
+
+/// Checks the crate in a directory. Returns cargo's output: `Ok` if it succeeded.
+fn cargo_check(directory: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["check", "--offline"]).args(arguments).current_dir(directory);
+    command.env("CARGO_TARGET_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/check-header"));
+    let output = command.envs(environment.iter().copied()).output().expect("cargo runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(stderr) } else { Err(stderr) }
 }
 
 #[track_caller]
@@ -40,7 +65,7 @@ fn nvidia_package_without_python_is_an_error() {
     let output = xtask(&["nvidia-package", "2.18.3"], &[("PATH", "/nowhere"), ("LIBNCCL_CACHE", cache)]);
     fails_with(&output, "python3 does not run");
     assert_eq!(
-        std::fs::read_dir(cache).expect("the cache is a directory").count(),
+        fs::read_dir(cache).expect("the cache is a directory").count(),
         0,
         "no partial download is left"
     );
@@ -67,7 +92,7 @@ fn cpu_so_directory_compiles_and_runs_c_programs() {
         assert_eq!(output.stdout, format!("{directory}/libnccl.so.2\n").into_bytes());
     }
     let names = |path: &str| {
-        let entries = std::fs::read_dir(path).expect("the directory").map(|entry| entry.expect("an entry"));
+        let entries = fs::read_dir(path).expect("the directory").map(|entry| entry.expect("an entry"));
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
         names.sort();
         names

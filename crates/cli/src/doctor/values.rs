@@ -236,7 +236,3 @@ fn differs(value: &str, read: &str) -> bool {
     let is_same_switch = switches.iter().any(|words| is_one_of(words, value) && is_one_of(words, read));
     !is_open && !is_same_switch && words(value) != words(read)
 }
-
-#[cfg(test)]
-#[path = "../../tests/unit/values.rs"]
-mod tests;

@@ -1,61 +1,12 @@
 //! `nccl bench`.
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
-use rustix::process::Signal;
-
-use crate::common::{LIMIT, NCCL, OPERATIONS, assert_has, bench, ended, lines, nccl, run, send};
+use crate::common::{LIMIT, NCCL, bench, ended, nccl, run};
 use crate::doctor::has_library;
 use crate::snapshot::Session;
-
-/// Returns the rows of a run, which must succeed.
-fn rows(arguments: &str) -> Vec<Vec<String>> {
-    let (stdout, stderr) = run(&mut bench(arguments), 0);
-    assert_has(&stdout, &["\n# Out of bounds values : 0 OK\n", "\n# Avg bus bandwidth    : "]);
-    assert_eq!(stderr, "", "{arguments}");
-    let rows = stdout.lines().filter(|line| !line.starts_with('#'));
-    rows.map(|row| row.split_whitespace().map(ToOwned::to_owned).collect()).collect()
-}
-
-/// Runs each operation with three sizes, and expects no mismatches.
-fn check_operations(arguments: &[&str]) {
-    for (operation, arguments) in
-        OPERATIONS.iter().flat_map(|operation| arguments.iter().map(move |arguments| (*operation, arguments)))
-    {
-        let is_hypercube = operation == "hypercube";
-        // A hypercube needs a power of two of ranks, and separate threads.
-        if is_hypercube && ["--ranks 3", "-g", "-m"].iter().any(|option| arguments.contains(option)) {
-            continue;
-        }
-        let rows = rows(&format!("{operation} -b 1K -e 96K -f 8 -n 2 -w 1 {arguments}"));
-        assert_eq!(rows.len(), 3, "{operation} {arguments}");
-        for row in rows {
-            // A hypercube has no reduction.
-            assert_eq!(row.len(), if is_hypercube { 12 } else { 13 }, "{row:?}");
-            assert_eq!(row[row.len() - 5], "0", "{row:?}");
-            let in_place =
-                if matches!(operation, "sendrecv" | "alltoall" | "alltoallv") { "N/A" } else { "0" };
-            assert_eq!(row[row.len() - 1], in_place, "{row:?}");
-        }
-    }
-}
-
-#[test]
-fn bench_runs_every_operation_with_threads() {
-    check_operations(&["--ranks 1", "--ranks 2", "--ranks 3", "--ranks 4"]);
-}
-
-#[test]
-fn bench_runs_every_operation_with_processes() {
-    check_operations(&["--ranks 2 --processes"]);
-}
-
-#[test]
-fn bench_runs_every_operation_with_several_ranks_of_a_thread_and_parts_of_buffers() {
-    check_operations(&["-t 2 -g 2", "-g 3 -d half", "--ranks 4 -u 3 -c 2 -z 1", "--ranks 3 -m 3"]);
-}
 
 /// Manually started ranks of a job, one of which is configured to use another library.
 #[test]
@@ -98,33 +49,9 @@ fn rows_are_those_of_the_options() {
 }
 
 #[test]
-fn bench_accepts_the_other_options_of_nccl_tests() {
-    for arguments in
-        ["-z 2", "-z 3", "-T 30", "-C 1", "-p 1", "-a 0", "-a 2", "-a 3", "-M 0", "-R 0", "-G 0", "-y 0"]
-    {
-        assert_eq!(rows(&format!("reduce -b 1K -e 1K {arguments}")).len(), 1, "{arguments}");
-    }
-    let row = &rows("reduce -b 1K -e 1K -I 1 -K 2 -S 1")[0];
-    assert_eq!(row.len(), 13 + 8 + 2, "{row:?}");
-}
-
-#[test]
-fn bench_lists_the_ranks_with_their_processes() {
-    let pids = |arguments| {
-        let (stdout, _) = run(&mut bench(arguments), 0);
-        let ranks = stdout.lines().filter(|line| line.starts_with("#  Rank "));
-        ranks.filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned)).collect::<Vec<_>>()
-    };
-    let threads = pids("all_reduce --ranks 3 -b 8 -e 8");
-    assert_eq!(threads, [&*threads[0]; 3]);
-    let processes = pids("all_reduce --ranks 2 -b 8 -e 8 --processes");
-    assert_eq!(processes.len(), 2);
-    assert_ne!(processes[0], processes[1]);
-}
-
-#[test]
-fn tables_name_what_was_measured_and_notes_what_was_not() {
-    Session::new().replay("bench_tables", Session::nccl);
+fn operations_are_measured_and_tables_name_what_was_not() {
+    Session::new().replay("bench_tables", Session::shell);
+    Session::new().replay("bench_operations", Session::shell);
     let mut command = bench("all_reduce -b 8 -e 8");
     let (_, stderr) = run(command.env("NCCL_TESTS_SPLIT", "MOD 2"), 0);
     assert!(stderr.starts_with("warning: NCCL_TESTS_SPLIT is ignored: "), "{stderr}");
@@ -132,64 +59,17 @@ fn tables_name_what_was_measured_and_notes_what_was_not() {
 
 #[test]
 fn invalid_command_lines_are_refused() {
-    Session::new().replay("bench_command_line", Session::nccl);
+    Session::new().replay("bench_command_line", Session::shell);
 }
 
 /// Expects only the error of the rank, within seconds, and no measurements.
 #[test]
 fn failing_rank_ends_the_others() {
-    Session::new().replay("bench_failing_rank", |session, arguments| {
+    Session::new().replay("bench_failing_rank", |session, line| {
         let start = Instant::now();
-        session.nccl(arguments);
+        session.shell(line);
         assert!(start.elapsed() < LIMIT);
     });
-}
-
-#[test]
-fn sizes_that_do_not_fit_into_memory_are_skipped() {
-    for how in ["", "--processes"] {
-        let mut command =
-            bench(&format!("all_reduce --ranks 3 -b 8 -e 8388608G -f 1099511627776 -n 1 {how}"));
-        let (stdout, _) = run(&mut command, 0);
-        let (head, rest) = stdout.split_once("\n#\n# Reducing maxBytes to ").expect("a line of nccl-tests");
-        assert_has(head, &[" maxBytes 9007199254740992 ", "#  Rank  2 Group  0 Pid "]);
-        let (_, rest) = rest.split_once(" due to memory limitation\n#\n").expect("a line of nccl-tests");
-        assert_eq!(rest.lines().filter(|line| !line.starts_with('#')).count(), 1, "{stdout}");
-        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 -b 8388608G {how}")), 1);
-        assert!(stderr.starts_with("error: rank 0: cannot allocate buffers for --minbytes "), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    }
-    let (_, stderr) = run(&mut bench("pairs --ranks 3 -s 8388608G"), 1);
-    assert_has(&stderr, &["error: rank 0: --size 9007199254740992 does not fit: each rank has "]);
-}
-
-/// Expects the supervisor to report a killed rank, and rank 0 to complete the table.
-#[test]
-fn killed_rank_ends_the_others() {
-    let mut command = bench("all_reduce --ranks 3 --processes -n 1000000000");
-    let mut parent =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // stdout remains open: otherwise the ranks would fail with another error.
-    let mut lines = lines(&mut parent);
-    let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
-    let rank = rank
-        .filter(|words| words.get(1).is_some_and(|word| word == "Rank"))
-        .nth(2)
-        .expect("rank 2 is listed");
-    send(rank[6].parse().expect("a process id"), Signal::KILL);
-    let (_, stderr) = ended(parent.wait_with_output().expect("it ends"), 137, "the parent");
-    let expected = format!(
-        "nccl run: rank 2 (process {}) was ended by signal 9 (SIGKILL); ending the others\n",
-        rank[6]
-    );
-    assert_has(&stderr, &[&expected]);
-}
-
-/// Returns `nccl bench` with an empty environment, so that no variable names a library.
-fn clean(arguments: &str) -> Command {
-    let mut command = nccl(&format!("bench {arguments}"));
-    command.env_clear();
-    command
 }
 
 /// The CPU backend must not be measured instead of a named library.
@@ -197,25 +77,8 @@ fn clean(arguments: &str) -> Command {
 fn bench_without_nccl_or_with_a_wrong_named_library_says_so() {
     let mut session = Session::new();
     session.redact("[NCCL]", NCCL);
-    for file in ["/nonexistent", "/", "/dev/null", NCCL] {
-        for how in ["", " --processes"] {
-            let arguments = format!("all_reduce{how}");
-            session.run(
-                &format!("bench {arguments} with LIBNCCL_PATH={file}"),
-                clean(&arguments).env("LIBNCCL_PATH", file),
-            );
-            let arguments = format!("{arguments} --library {file}");
-            session.run(&format!("bench {arguments}"), &mut clean(&arguments));
-        }
+    session.replay("bench_wrong_library", Session::shell);
+    if !has_library() {
+        Session::new().replay("bench_without_library", Session::shell);
     }
-    session.check("bench_wrong_library");
-    run(clean("--cpu all_reduce -b 8 -e 8").env("LIBNCCL_PATH", "/nonexistent"), 0);
-    if has_library() {
-        return;
-    }
-    let (stdout, _) = run(&mut clean("all_reduce -b 8 -e 8"), 0);
-    assert!(
-        stdout.starts_with("# no NCCL library found: running on the CPU backend (host memory); "),
-        "{stdout}"
-    );
 }

@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    LIMIT, NCCL, assert_frame, assert_has, bench, changed_library, ended, json, lines, list, nccl, read, run,
-    send, terminal, undisturbed,
+    self, MARK, NCCL, assert_has, bench, changed_library, ended, json, lines, list, marked, nccl, read, run,
+    send, undisturbed,
 };
 use crate::snapshot::Session;
 
@@ -45,6 +45,11 @@ fn without_times(value: &mut Value) {
 }
 
 #[test]
+fn files_errors_and_mismatches_are_reported() {
+    Session::new().replay("bench_output", Session::shell);
+}
+
+#[test]
 fn json_has_the_iterations_of_every_rank() {
     let (mut session, mut report_of_threads) = (Session::new(), None);
     for how in ["--ranks 3", "--ranks 3 --processes", "-g 3"] {
@@ -70,18 +75,6 @@ fn json_has_the_iterations_of_every_rank() {
         }
     }
     session.check("bench_json");
-}
-
-#[test]
-fn log_of_the_library_stays_out_of_csv() {
-    let mut command = bench("all_reduce --ranks 2 -e 8 -n 1 --csv");
-    let (stdout, stderr) = run(command.env("NCCL_DEBUG", "INFO"), 0);
-    assert!(stdout.lines().all(|line| line.contains(',')), "{stdout}");
-    assert_ne!(stdout, "");
-    assert_has(&stderr, &[" NCCL INFO "]);
-    // As nccl-tests does.
-    let (stdout, _) = run(bench("all_reduce --ranks 2 -e 8 -n 1").env("NCCL_DEBUG", "INFO"), 0);
-    assert_has(&stdout, &[" NCCL INFO "]);
 }
 
 #[test]
@@ -115,85 +108,6 @@ fn json_of_each_command_is_valid_although_the_library_prints() {
 }
 
 #[test]
-fn files_get_json_and_csv_in_addition_to_the_table() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let run_in = |directory: &Path, arguments: &str| run(bench(arguments).current_dir(directory), 0).0;
-    // The file may follow without an equals sign.
-    for (index, arguments) in [
-        "sendrecv -J a.json --csv=a.csv",
-        "sendrecv --json a.json --csv a.csv",
-        "--json a.json --csv=a.csv sendrecv",
-        "--csv a.csv sendrecv --json a.json --processes",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let own = directory.path().join(index.to_string());
-        fs::create_dir(&own).expect("a new directory");
-        let stdout = run_in(&own, &format!("{arguments} -b 8 -e 32 -n 1"));
-        assert_frame(&stdout, "# nccl ", "# Collective test concluded: sendrecv\n#\n");
-        let report = json(&read(&own.join("a.json")));
-        assert_eq!(
-            (list(&report["rows"]).len(), &report["rows"][0]["in_place"]),
-            (2, &Value::Null),
-            "{arguments}"
-        );
-        let csv = read(&own.join("a.csv"));
-        let lines: Vec<_> = csv.lines().collect();
-        assert!(lines[0].starts_with("bytes,count,data_type,op,root,out_of_place_time_us,"), "{csv}");
-        assert_eq!(lines.len(), 3, "{csv}");
-        assert_frame(lines[2], "32,8,float,,,", ",0,,,,");
-    }
-    // An operation is not a file, so options may come before it.
-    for arguments in ["--json sendrecv", "sendrecv --json"] {
-        let stdout = run_in(directory.path(), &format!("{arguments} -b 8 -e 8 -n 1"));
-        assert_eq!(json(&stdout)["operation"], "sendrecv", "{arguments}");
-    }
-    assert!(!directory.path().join("sendrecv").exists());
-    assert_eq!(run_in(directory.path(), "sendrecv -b 8 -e 32 --csv").lines().count(), 3);
-    let (_, stderr) = run(&mut bench("sendrecv --json=/nonexistent/x"), 1);
-    let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
-    assert_eq!(stderr, expected);
-}
-
-#[test]
-fn rank_0_of_a_launcher_writes_json() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let file = directory.path().join("a.json");
-    let mut command = nccl("run -n 2 --");
-    command.args([NCCL, "bench", "--cpu", "all_reduce", "-g", "2", "-e", "8"]);
-    run(command.arg(format!("--json={}", file.display())), 0);
-    let report = json(&read(&file));
-    assert_eq!(report["launch"], "nccl run");
-    let pids = numbers(list(&report["ranks"]), "pid");
-    assert_eq!(pids, [pids[0], pids[0], pids[2], pids[2]]);
-    assert_ne!(pids[0], pids[2]);
-}
-
-/// The receivers of rank 2's data are named, with the position and the values.
-#[test]
-fn planted_mismatch_is_named() {
-    let mut session = Session::new();
-    for how in ["", " --processes"] {
-        for operation in ["all_reduce", "sendrecv", "gather"] {
-            let arguments = format!("{operation} --ranks 4{how} -d int32 -b 1K -e 1K -n 1 -w 0");
-            let plant = |format: &str| {
-                let mut command = bench(&format!("{arguments} {format}"));
-                run(command.env("LIBNCCL_CPU_PLANT", "wrong:2"), 1)
-            };
-            let (table, stderr) = plant("");
-            let is_result =
-                |line: &&str| !line.starts_with('#') || line.contains("wrong") || line.contains("bounds");
-            let lines: String = table.split_inclusive('\n').filter(|line| is_result(line)).collect();
-            session.add(&format!("$ nccl bench {arguments}"), &(lines + &stderr));
-            let wrong = json(&plant("--json").0)["wrong"].take();
-            session.add("# wrong", &format!("{wrong}\n"));
-        }
-    }
-    session.check("bench_planted_wrong");
-}
-
-#[test]
 fn planted_slow_rank_has_the_longest_own_time() {
     let check = |how: &str| {
         let mut command = bench(&format!("all_reduce --ranks 4 {how} -b 1K -e 1K -n 1 -w 0 --json"));
@@ -216,7 +130,8 @@ fn planted_slow_rank_has_the_longest_own_time() {
 fn interrupted(how: &str, signal: Signal, file: &Path) -> (Option<i32>, String) {
     let mut command =
         bench(&format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 {how} --json={}", file.display()));
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    command.env(MARK, file).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
     let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
     let (mut all, mut rows) = (String::new(), 0);
     while rows < 2 {
@@ -231,14 +146,6 @@ fn interrupted(how: &str, signal: Signal, file: &Path) -> (Option<i32>, String) 
     let status = child.wait().expect("it ends").code();
     assert!(start.elapsed() < Duration::from_secs(10));
     (status, all)
-}
-
-/// Returns the command lines of the processes that have this file among their arguments.
-fn running_with(file: &Path) -> Vec<String> {
-    let processes = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
-    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(&file.display().to_string())).collect()
 }
 
 #[test]
@@ -258,7 +165,7 @@ fn signal_prints_what_was_measured() {
         assert_has(&stdout, &[&end]);
         let report = json(&read(&file));
         assert_eq!((&report["interrupted"], list(&report["rows"]).len()), (&true.into(), rows));
-        assert_eq!(running_with(&file), Vec::<String>::new(), "{how} {signal:?}");
+        assert_eq!(marked(file.to_str().expect("text")), [], "{how} {signal:?}");
         fs::remove_file(&file).expect("it exists");
     }
 }
@@ -280,43 +187,9 @@ fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
     }
 }
 
+/// Rank 2 is killed during the measurement.
 #[test]
-fn run_without_progress_ends_at_the_timeout() {
-    for how in ["", "--processes"] {
-        let mut command = bench(&format!("all_reduce --ranks 2 {how} -e 8 -T 1"));
-        let start = Instant::now();
-        let (_, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:1:60000000"), 1);
-        assert!(start.elapsed() < LIMIT);
-        assert_has(&stderr, &["all_reduce: nothing has ended for 1s\n"]);
-    }
-}
-
-/// If a file cannot be written, the verdict and the other files are not lost.
-#[test]
-fn verdict_comes_before_files_that_cannot_be_written() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    for how in ["", "--processes"] {
-        let files = "--csv=/dev/full --json=a.json --plot /dev/full";
-        let measure = |plant: &str| {
-            let mut command = bench(&format!("all_reduce --ranks 2 -b 1K -e 1K -n 1 {files} {how}"));
-            run(command.current_dir(directory.path()).env("LIBNCCL_CPU_PLANT", plant), 1)
-        };
-        let full = "cannot write /dev/full: No space left on device (os error 28)\n";
-        let (stdout, stderr) = measure("");
-        assert_has(&stdout, &["# Out of bounds values : 0 OK\n"]);
-        assert_has(&stderr, &[&format!("error: {full}"), &format!("error: rank 0: {full}")]);
-        assert_eq!(list(&json(&read(&directory.path().join("a.json")))["rows"]).len(), 1);
-        let (stdout, stderr) = measure("wrong:1");
-        assert_has(&stdout, &[" FAILED\n"]);
-        let (before, after) = stderr.split_once(" elements are wrong\n").expect("a verdict");
-        assert!(!before.contains("/dev/full") && after.matches(full).count() == 2, "{stderr}");
-        fs::remove_file(directory.path().join("a.json")).expect("it was written");
-    }
-}
-
-/// Rank 2 exits during the measurement.
-#[test]
-fn failure_keeps_the_rows_that_were_measured() {
+fn killed_rank_ends_the_others_which_keep_the_rows_that_were_measured() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("a.json");
     let arguments = format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 --processes --json={}", file.display());
@@ -324,11 +197,14 @@ fn failure_keeps_the_rows_that_were_measured() {
         bench(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = lines(&mut child);
     let rank = lines.find(|line| line.starts_with("#  Rank  2 ")).expect("rank 2 is listed");
-    let pid = rank.split_whitespace().nth(6).and_then(|pid| pid.parse().ok()).expect("a process id");
+    let pid = rank.split_whitespace().nth(6).expect("a process id");
     lines.find(|line| !line.starts_with('#')).expect("a row");
-    send(pid, Signal::KILL);
+    send(pid.parse().expect("a number"), Signal::KILL);
     lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(137));
+    let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 137, "the parent");
+    let expected =
+        format!("nccl run: rank 2 (process {pid}) was ended by signal 9 (SIGKILL); ending the others\n");
+    assert_has(&stderr, &[&expected]);
     let report = json(&read(&file));
     assert_eq!(report["interrupted"], true);
     assert!(!list(&report["rows"]).is_empty(), "{report}");
@@ -337,20 +213,8 @@ fn failure_keeps_the_rows_that_were_measured() {
 #[test]
 fn progress_is_drawn_on_a_terminal_only() {
     for how in ["", "--processes"] {
-        let (mut screen, stderr) = terminal();
-        let mut command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -N 40"));
-        command.env("TERM", "xterm").stderr(stderr).stdout(Stdio::piped());
-        let child = command.spawn().expect("the program starts");
-        drop(command);
-        let screen = thread::spawn(move || {
-            let mut drawn = vec![];
-            // Reading fails at the end, because the other end of the terminal is closed.
-            let _ = screen.read_to_end(&mut drawn);
-            drawn
-        });
-        let (stdout, _) = ended(child.wait_with_output().expect("it ends"), 0, how);
-        assert!(!stdout.contains("rows,"), "{how}: {stdout}");
-        let drawn = screen.join().expect("it reads");
-        assert_has(&String::from_utf8_lossy(&drawn), &["/40 rows, 8 bytes of float"]);
+        let command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -n 1 -N 20000"));
+        let (stdout, _) = common::interrupted(command, "/20000 rows, 8 bytes of float");
+        assert!(!stdout.contains("/20000 rows"), "{how}: {stdout}");
     }
 }

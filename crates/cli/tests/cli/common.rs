@@ -24,21 +24,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// The environment variable by which a test recognizes its processes.
 pub(crate) const MARK: &str = "LIBNCCL_TEST_MARK";
 
-/// The operations of `nccl bench`.
-pub(crate) const OPERATIONS: [&str; 11] = [
-    "all_reduce",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "reduce_scatter",
-    "alltoall",
-    "alltoallv",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-];
-
 /// Restores the default action of signals in child processes, because this process may ignore them under `nohup` or in the background
 /// of a script. A signal that is handled here has the default action in a new program.
 fn handle_ignored_signals() {
@@ -54,11 +39,18 @@ fn handle_ignored_signals() {
     });
 }
 
+/// Returns a command with the default actions of signals, and without a named library.
+pub(crate) fn command(program: &str) -> Command {
+    handle_ignored_signals();
+    let mut command = Command::new(program);
+    command.env_remove("LIBNCCL_PATH");
+    command
+}
+
 /// Returns the program with these arguments, separated by spaces.
 pub(crate) fn nccl(arguments: &str) -> Command {
-    handle_ignored_signals();
-    let mut command = Command::new(NCCL);
-    command.args(arguments.split_whitespace()).env_remove("LIBNCCL_PATH");
+    let mut command = command(NCCL);
+    command.args(arguments.split_whitespace());
     command
 }
 
@@ -103,13 +95,6 @@ pub(crate) fn assert_has(text: &str, parts: &[&str]) {
 pub(crate) fn assert_visible(text: &str) {
     let is_visible = |character: char| !character.is_control() || matches!(character, '\n' | '\t');
     assert!(text.chars().all(is_visible), "{text:?}");
-}
-
-/// Expects a text with this start and this end.
-#[track_caller]
-pub(crate) fn assert_frame(text: &str, start: &str, end: &str) {
-    assert!(text.starts_with(start), "{start:?} does not begin\n{text}");
-    assert!(text.ends_with(end), "{end:?} does not end\n{text}");
 }
 
 #[track_caller]
@@ -197,11 +182,6 @@ pub(crate) fn changed_library(directory: &Path, source: &str) -> PathBuf {
     command.arg(format!("-Wl,-rpath,{}", directory.display()));
     run(&mut command, 0);
     library
-}
-
-/// Makes a FIFO, whose opening waits for the other end.
-pub(crate) fn fifo(path: &Path) {
-    run(Command::new("mkfifo").arg(path), 0);
 }
 
 /// Opens a terminal, whose other end returns the output.

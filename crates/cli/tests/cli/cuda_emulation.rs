@@ -1,13 +1,10 @@
 //! `nccl` with the CPU backend and the CUDA emulation before the other libraries.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use serde_json::json;
-
-use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
+use crate::common::{NCCL, repository, run};
 use crate::snapshot::Session;
 
 const RUNTIME: &str = "libcudart.so.12";
@@ -31,122 +28,14 @@ fn on_devices(devices: usize, program: &str, arguments: &str) -> Command {
     command
 }
 
-/// Runs `nccl` with this many devices. The exit status must be `status`.
-fn nccl(devices: usize, arguments: &str, status: i32) -> (String, String) {
-    run(&mut on_devices(devices, NCCL, arguments), status)
-}
-
-/// Returns the emulated driver's file and its description.
-fn cuda_emulation() -> (PathBuf, String) {
-    let file = shared_objects().join("libcuda.so.1");
-    let name = format!("{}, libnccl's CUDA emulation", file.display());
-    (file, name)
-}
-
 #[test]
-fn doctor_names_the_emulation_and_the_variable_that_it_rejects() {
-    let (file, name) = cuda_emulation();
-    let report = json(&nccl(3, "doctor --json", 0).0);
-    let expected =
-        json!({ "library": "libcuda.so.1", "loaded": true, "stand_in": file, "gpus": 3, "problem": null });
-    for (field, value) in expected.as_object().expect("an object") {
-        assert_eq!(&report["driver"][field], value, "{field}");
-    }
-    let advice = "\n           -> correct the variable that `variables` lists below: the CUDA emulation does not start with it\n";
-    for (devices, seed, status, parts) in [
-        (3, "7", 0, [&*format!("driver\n  ok       {name}, devices: 3\n"), ", for device memory; "]),
-        (3, "nonsense", 1, [advice, "\n  warning  invalid LIBNCCL_CPU_SEED \"nonsense\"; it must be "]),
-        (0, "7", 1, [&format!("\n  problem  {name}: "), ""]),
-    ] {
-        let (table, _) = run(on_devices(devices, NCCL, "doctor").env("LIBNCCL_CPU_SEED", seed), status);
-        assert_has(&table, &parts);
-    }
-}
-
-#[test]
-fn bench_names_the_emulation_if_it_uses_devices() {
-    let line = format!("# CUDA driver: {}, devices: 2\n", cuda_emulation().1);
-    let bench = |argument: &str| nccl(2, &format!("bench all_reduce --ranks 2 -e 8 {argument}"), 0).0;
-    let (on_devices, on_host) = (bench(""), bench("--cpu"));
-    assert_has(&on_devices, &[&line, "[0000:02:00] libnccl CUDA emulation"]);
-    assert!(!on_host.contains("CUDA emulation"), "{on_host}");
-}
-
-#[test]
-fn bench_refuses_more_ranks_than_devices() {
+fn devices_of_the_emulation_are_used() {
     let mut session = Session::new();
-    for (devices, arguments) in [
-        (7, "all_reduce --ranks 8 -e 8"),
-        (2, "all_reduce --ranks 3 --processes -e 8"),
-        (1, "all_reduce -t 2 -g 2 -e 8"),
-        (2, "pairs --ranks 3"),
-        // A graph cannot contain waits.
-        (2, "all_reduce -G 1 -z 1"),
-        (2, "all_reduce -G 1 -y 1"),
-        (2, "all_reduce -G 1 -I 1"),
-    ] {
-        let arguments = format!("bench {arguments}");
-        session.run(&format!("{arguments}, devices: {devices}"), &mut on_devices(devices, NCCL, &arguments));
-    }
-    session.check("cuda_emulation_refused");
-    let mut shared = on_devices(2, NCCL, "bench all_reduce --ranks 3 -e 8");
-    run(shared.env("NCCL_MULTI_RANK_GPU_ENABLE", "1"), 0);
-}
-
-#[test]
-fn pairs_are_measured_on_devices() {
-    for launch in ["", "--processes"] {
-        let (matrices, _) = nccl(3, &format!("bench pairs --ranks 3 -s 64K -n 10 {launch}"), 0);
-        assert_has(&matrices, &["[0000:01:00] libnccl CUDA emulation\n"]);
-        assert!(!matrices.contains("wrong"), "{matrices}");
-    }
-}
-
-#[test]
-fn bench_keeps_to_the_memory_of_devices() {
-    // The second size is 8 TiB.
-    let (table, _) = nccl(2, "bench all_reduce --ranks 2 -b 8 -e 8388608G -f 1099511627776 -n 1 -d all", 0);
-    assert_has(&table, &["\n# Reducing maxBytes to "]);
-    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 12, "{table}");
-}
-
-#[test]
-fn bench_uses_the_devices_that_each_rank_of_a_launcher_sees() {
-    let script = format!("CUDA_VISIBLE_DEVICES=$((3 - LOCAL_RANK)) exec {NCCL} bench all_reduce -e 8");
-    let mut command = on_devices(4, NCCL, "run -n 2 -- /bin/sh -c");
-    let (output, _) = run(command.arg(script), 0);
-    assert_has(&output, &["[0000:04:00] libnccl CUDA emulation", "[0000:03:00] libnccl CUDA emulation"]);
-}
-
-/// Runs `nccl bench` on four devices, and returns the table, which must have no mismatches.
-fn bench_on_devices(arguments: &str) -> String {
-    let (table, _) = nccl(4, &format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1"), 0);
-    assert_has(&table, &["[0000:02:00] libnccl CUDA emulation\n", "\n# Out of bounds values : 0 OK\n"]);
-    table
-}
-
-#[test]
-fn bench_runs_every_operation_on_devices_and_in_graphs() {
-    for operation in OPERATIONS {
-        let ranks = if operation == "hypercube" { "-t 4" } else { "-t 2 -g 2" };
-        bench_on_devices(&format!("{operation} {ranks}"));
-        let table = bench_on_devices(&format!("{operation} {ranks} -G 2"));
-        assert_has(&table, &[" validation: 1 graph: 2 unalign: 0\n"]);
-    }
-}
-
-#[test]
-fn bench_registers_buffers_and_reports_memory() {
-    for options in ["-R 1", "-R 2"] {
-        bench_on_devices(&format!("all_reduce -g 2 {options}"));
-    }
-    for options in ["-R 2", "-y 1", "-x 1", "-m 2 -u 1"] {
-        bench_on_devices(&format!("reduce_scatter --ranks 2 {options}"));
-    }
-    bench_on_devices("gather --ranks 3 --processes -R 2 -d all");
-    let table = bench_on_devices("all_reduce --ranks 2 -M 1");
-    let usage = table.lines().find(|line| line.starts_with("# GPU memory usage     : Initialization "));
-    assert!(usage.is_some_and(|line| line.contains(" | User-Allocated 128 KB | Collective ")), "{table}");
+    session.redact("[OBJECTS]", shared_objects().to_str().unwrap());
+    let packages = repository().join("crates/cli/tests/cli/packages");
+    let variables =
+        [("OBJECTS", shared_objects()), ("LD_LIBRARY_PATH", shared_objects()), ("PACKAGES", &packages)];
+    session.replay("cuda_emulation", |session, line| session.shell_with(line, &variables));
 }
 
 /// Returns the part of a line that both programs print: without names of programs, process ids, times and bandwidths.
@@ -201,7 +90,7 @@ fn bench_prints_what_nccl_tests_prints() {
             // Programs for CUDA 13 have the emulated runtime of `cargo xtask cpu-so` in their directory.
             theirs.env("LD_LIBRARY_PATH", format!("{}:{directory}", shared_objects().display()));
             let (theirs, _) = run(&mut theirs, 0);
-            let (ours, _) = nccl(4, &format!("bench {operation} {options}"), 0);
+            let (ours, _) = run(&mut on_devices(4, NCCL, &format!("bench {operation} {options}")), 0);
             let lines = |table: &str| -> Vec<String> {
                 let is_of_both = |line: &&str| !line.is_empty() && !line.starts_with("# CUDA driver");
                 table.lines().filter(is_of_both).map(comparable).collect()
@@ -214,91 +103,4 @@ fn bench_prints_what_nccl_tests_prints() {
             assert_eq!(ours, theirs, "{operation} {options}");
         }
     }
-}
-
-#[test]
-fn run_puts_the_cpu_implementation_before_other_libraries() {
-    let run = |directory: &Path, program: &[&str], status: i32| {
-        let mut command = Command::new(NCCL);
-        command
-            .args(["run", "-n", "2"])
-            .arg(format!("--cpu={}", directory.display()))
-            .arg("--")
-            .args(program);
-        run(command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent"), status)
-    };
-    let (table, _) = run(shared_objects(), &[NCCL, "bench", "all_reduce", "-e", "8", "--iters", "1"], 0);
-    assert_has(&table, &["[0] #  Rank  1 Group  0 Pid", "[0000:02:00] libnccl CUDA emulation"]);
-    let (_, error) = run(Path::new("/nonexistent"), &["/bin/true"], 1);
-    assert_has(&error, &["error: no libnccl.so.2 in /nonexistent; "]);
-}
-
-/// NCCL and CUDA's runtime library as NVIDIA's packages have them.
-const OF_PACKAGES: [(&str, &str); 2] =
-    [(RUNTIME, include_str!("packages/cudart.c")), ("libnccl.so.2", include_str!("packages/nccl.c"))];
-
-const PROGRAM: &str = include_str!("packages/program.c");
-
-/// Compiles a program that finds NVIDIA's libraries on its own path, before the environment's path.
-fn program_of_packages(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
-    let packages = directory.join("packages");
-    fs::create_dir_all(&packages).unwrap();
-    let compile = |source: &str, file: &Path, options: &[&str]| {
-        let text = directory.join("source.c");
-        fs::write(&text, source).unwrap();
-        run(Command::new("cc").arg(text).arg("-o").arg(file).arg("-L").arg(&packages).args(options), 0);
-    };
-    for (soname, source) in OF_PACKAGES {
-        let soname_option = format!("-Wl,-soname,{soname}");
-        compile(source, &packages.join(soname), &["-shared", "-fPIC", &soname_option, "-w", "-ldl"]);
-    }
-    let (path, program) =
-        (format!("-Wl,--disable-new-dtags,-rpath,{}", packages.display()), directory.join(name));
-    let libraries = [&path, "-Wl,--as-needed", "-l:libcudart.so.12", "-l:libnccl.so.2"];
-    compile(PROGRAM, &program, &[options, &libraries].concat());
-    program
-}
-
-#[test]
-fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
-    let directory = tempfile::tempdir().unwrap();
-    let own = directory.path().join("own.so");
-    run(Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&own), 0);
-    let preloaded = [RUNTIME, "libnccl.so.2"].map(|name| shared_objects().join(name).display().to_string());
-    for (name, options, expected) in [("of_cuda", &["-DCUDA"][..], "device 3"), ("of_host", &[], "host -1")] {
-        let program = program_of_packages(directory.path(), name, options);
-        let program = program.display();
-        let arguments = format!("run -n 1 --cpu={} -- {program}", shared_objects().display());
-        let (printed, errors) = run(on_devices(3, NCCL, &arguments).env("LD_PRELOAD", &own), 0);
-        let expected = format!("[0] {expected} {}:{}\n", own.display(), preloaded.join(":"));
-        assert_eq!((printed, &*errors), (expected, ""), "{name}");
-    }
-}
-
-#[test]
-fn nvidias_runtime_library_is_named_with_the_variable_that_replaces_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = program_of_packages(directory.path(), "program", &["-DCUDA"]);
-    let program = program.to_str().unwrap();
-    let (printed, errors) = run(&mut on_devices(3, program, ""), 0);
-    assert_eq!(printed, "none -1 (null)\n");
-    let library = directory.path().join("packages").join(RUNTIME);
-    let start = format!("libnccl: {} is NVIDIA's, and does not run on the CUDA emulation", library.display());
-    assert!(errors.starts_with(&start) && errors.lines().count() == 1, "{errors}");
-    let (_, list) = errors.trim_end().rsplit_once(" LD_PRELOAD=").expect("the variable");
-    let (printed, errors) = run(on_devices(3, program, "").env("LD_PRELOAD", list), 0);
-    assert_eq!((printed, &*errors), (format!("device 3 {list}\n"), ""));
-}
-
-#[test]
-fn program_with_nvidias_runtime_library_linked_in_gets_advice_on_linking() {
-    let directory = tempfile::tempdir().unwrap();
-    let (source, program) = (directory.path().join("source.c"), directory.path().join("program"));
-    let sources = OF_PACKAGES.map(|(_, source)| source).concat() + PROGRAM;
-    fs::write(&source, sources).unwrap();
-    run(Command::new("cc").args(["-w", "-DCUDA", "-o"]).arg(&program).arg(&source).arg("-ldl"), 0);
-    let program = program.to_str().unwrap();
-    let (_, errors) = run(&mut on_devices(3, program, ""), 0);
-    assert!(errors.starts_with(&format!("libnccl: {program} uses per-thread default streams")), "{errors}");
-    assert!(errors.ends_with(": link with nvcc -cudart shared instead\n"), "{errors}");
 }

@@ -1,6 +1,8 @@
 //! Control characters of files, variables and libraries, which a terminal would obey, are printed as escapes.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::common::{assert_has, assert_visible, nccl, read};
 use crate::snapshot::Session;
@@ -26,11 +28,7 @@ fn path_of_the_library_is_printed_with_escapes() {
         "doctor",
         "doctor --json",
     ] {
-        let output = nccl(arguments).arg("--library").arg(&library).output().unwrap();
-        let (stdout, stderr) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
-        let (stdout, stderr) = (stdout.unwrap(), stderr.unwrap());
-        assert_visible(&stdout);
-        assert_visible(&stderr);
+        let stdout = check_visible(nccl(arguments).arg("--library").arg(&library));
         assert_has(&stdout, &[ESCAPED]);
     }
     let picture = read(&svg);
@@ -38,36 +36,32 @@ fn path_of_the_library_is_printed_with_escapes() {
     assert_has(&picture, &[ESCAPED]);
 }
 
-/// Clap would print them unchanged.
+/// Clap would print them unchanged. The note of a recorder has the job's name.
 #[test]
 fn refused_arguments_are_printed_with_escapes() {
     let mut session = Session::new();
-    for arguments in
-        ["", "bench", "doctor", "env x", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
-    {
-        session.run(&format!("{arguments} EVIL"), nccl(arguments).arg(EVIL));
-    }
-    // The note of a recorder has the job's name.
-    session.redact("[TRACE]", libnccl_test_support::shared_object("nccl_trace").to_str().unwrap());
-    let mut command = nccl("trace --recorder");
-    command.arg(libnccl_test_support::shared_object("nccl_trace")).args(["--", "true"]);
-    session.run("trace -- true", command.env("SLURM_JOB_ID", EVIL));
-    assert_visible(session.text());
-    session.check("escapes");
+    let trace = libnccl_test_support::shared_object("nccl_trace");
+    session.redact("[TRACE]", trace.to_str().unwrap());
+    let variables = [("EVIL", Path::new(EVIL)), ("TRACE", &trace)];
+    session.replay("escapes", |session, line| session.shell_with(line, &variables));
 }
 
 #[test]
 fn variables_are_printed_with_escapes() {
     for arguments in ["doctor", "doctor --json", "env", "env --json"] {
+        let name = format!("NCCL_{EVIL}");
         let mut command = nccl(arguments);
-        for name in
-            ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", &format!("NCCL_{EVIL}")]
-        {
+        for name in ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", &name] {
             command.env(name, EVIL);
         }
-        let output = command.output().unwrap();
-        for stream in [output.stdout, output.stderr] {
-            assert_visible(&String::from_utf8(stream).unwrap());
-        }
+        check_visible(&mut command);
     }
+}
+
+/// Runs a command, which must print no control characters. Returns stdout.
+fn check_visible(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_visible(&(stderr + &stdout));
+    stdout
 }

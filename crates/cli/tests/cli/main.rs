@@ -20,6 +20,7 @@ mod recorder_directory;
 mod recorder_live;
 mod recorder_pytorch;
 mod recordings;
+mod results;
 mod run;
 mod set_uid;
 mod snapshot;

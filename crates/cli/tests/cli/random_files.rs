@@ -10,7 +10,7 @@ use libnccl_test_support::random_inputs::{Random, inputs};
 use serde_json::{Value, json};
 
 use crate::common::{NCCL, bench, run};
-use crate::recordings::{communicator, done, recording, recv, send, waiting, with};
+use crate::recordings::{communicator, recording, records, with};
 
 /// The time limit for a file on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -37,21 +37,8 @@ fn check(directory: &Path, arguments: &str, input: usize) {
 
 /// Writes a document with some changed numbers and texts, or some changed bytes.
 fn write(file: &Path, document: &Value, random: &mut Random) {
-    const VALUES: [&str; 13] = [
-        "0",
-        "1",
-        "-1",
-        "18446744073709551615",
-        "-9223372036854775808",
-        "1e308",
-        "null",
-        "\"\"",
-        "\"\\u001b[2J\"",
-        "[]",
-        "{}",
-        "1000000000000",
-        "\"all_reduce\"",
-    ];
+    const VALUES: &str = r#"0 1 -1 18446744073709551615 -9223372036854775808 1e308 null "" "\u001b[2J" [] {} 1000000000000 "all_reduce""#;
+    let values: Vec<_> = VALUES.split(' ').collect();
     let mut text = document.to_string();
     if random.below(4) == 0 {
         let mut bytes = text.into_bytes();
@@ -62,14 +49,13 @@ fn write(file: &Path, document: &Value, random: &mut Random) {
         let starts: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
         let start = starts[random.below(starts.len())];
         let length = text[start..].find([',', '}', ']']).unwrap_or(0);
-        text.replace_range(start..start + length, VALUES[random.below(VALUES.len())]);
+        text.replace_range(start..start + length, values[random.below(values.len())]);
     }
     fs::write(file, text).unwrap();
 }
 
 fn sample(rank: usize) -> Value {
-    let message = if rank == 0 { send(2, 1, "completed") } else { recv(2, 0, "completed") };
-    let records = [done(1, "all_reduce"), message, waiting(3, "broadcast")];
+    let records = records(["all_reduce >1 broadcast?", "all_reduce <0 broadcast?"][rank]);
     let own = with(communicator("c0", rank, 2, &records), json!({ "name": "data", "count": 3 }));
     with(recording(rank, &[own]), json!({ "host": "node1" }))
 }

@@ -217,18 +217,15 @@ fn sound_job_is_reported_in_every_format() {
         lines[0].starts_with("no problem found in collectives; sends and receives are not counted"),
         "{lines:#?}"
     );
-    let version = lines.iter().find(|line| line.starts_with("NCCL 2.32.3+cpu"));
-    assert!(version.is_some_and(|line| line.contains(" reports in ")), "{lines:#?}");
-    assert!(lines.iter().any(|line| line == "Job summary"), "{lines:#?}");
-    let (_, lines) = job.ras("--json");
-    let report = json(&lines.join("\n"));
+    let text = lines.join("\n");
+    assert_has(&text, &["\nNCCL 2.32.3+cpu", " reports in ", "\nJob summary\n"]);
+    let report = json(&job.ras("--json").1.join("\n"));
     assert_eq!(list(&report["last_report"]["communicators"][0]["ranks"]).len(), 8);
     let (_, lines) = job.ras("--prometheus");
-    let ranks = lines.iter().find(|line| line.starts_with("nccl_ras_ranks{"));
-    assert!(ranks.is_some_and(|line| line.ends_with("} 8")), "{lines:#?}");
+    let is_ranks = |line: &String| line.starts_with("nccl_ras_ranks{") && line.ends_with("} 8");
+    assert!(lines.iter().any(is_ranks), "{lines:#?}");
     let (status, lines) = job.ras("diagnostics");
-    assert_eq!(status, Some(0), "{lines:#?}");
-    assert!(lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
+    assert!(status == Some(0) && lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
     let lines = watched(&job);
     assert_eq!(lines.iter().filter(|line| line.starts_with("no problem found")).count(), 2, "{lines:#?}");
 }

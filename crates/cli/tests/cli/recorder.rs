@@ -2,22 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, assert_visible, fifo, json, list, nccl, run, within_limit};
-use crate::recordings::{call, communicator, done, recording, recv, send, waiting, with};
+use crate::common::{assert_has, assert_visible, json, list, nccl, run};
+use crate::recordings::{call, communicator, message, recording, records, with};
 use crate::snapshot::Session;
 
-/// The operations of a rank, on one communicator or more.
-type Operations = Vec<Value>;
-
-/// Ranks of a communicator, some of which have no recording.
-type Ranks = Vec<Option<Operations>>;
-
-/// Writes a recording for each rank that has operations, and compares them: adds the kinds and ranks of the findings, and the text.
-fn diff(session: &mut Session, case: &str, communicators: &[(&str, Ranks)]) {
-    for rank in 0..communicators[0].1.len() {
+/// Writes the recordings of a case and compares them: adds the kinds and ranks of the findings, and the text. In the case, `|` separates
+/// the ranks, of which `-` has no recording, and `||` the communicators.
+fn diff(session: &mut Session, line: &str) {
+    let (case, communicators) = line.split_once(": ").unwrap();
+    let communicators: Vec<Vec<&str>> =
+        communicators.split("||").map(|ranks| ranks.split('|').map(str::trim).collect()).collect();
+    for rank in 0..communicators[0].len() {
         let of_rank =
-            |(id, ranks): &(&str, Ranks)| Some(communicator(id, rank, ranks.len(), ranks[rank].as_ref()?));
-        let of_rank: Vec<_> = communicators.iter().filter_map(of_rank).collect();
+            communicators.iter().enumerate().filter(|(_, ranks)| ranks[rank] != "-").map(|(index, ranks)| {
+                communicator(&format!("c{index}"), rank, ranks.len(), &records(ranks[rank]))
+            });
+        let of_rank: Vec<_> = of_rank.collect();
         if !of_rank.is_empty() {
             session.write(&format!("{case}/rank{rank}.json"), recording(rank, &of_rank).to_string());
         }
@@ -26,7 +26,7 @@ fn diff(session: &mut Session, case: &str, communicators: &[(&str, Ranks)]) {
     let report = json(&String::from_utf8_lossy(&output.stdout));
     let findings = list(&report["findings"]);
     assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())), "{case}: {findings:?}");
-    let text = session.run(&format!("recorder diff '{case}'"), nccl("recorder diff").arg(case));
+    let text = session.run(line, nccl("recorder diff").arg(case));
     for finding in findings {
         session.add(&format!("# {}, ranks {}", finding["kind"], finding["ranks"]), "");
         assert_has(&text, &[finding["problem"].as_str().unwrap()]);
@@ -35,103 +35,7 @@ fn diff(session: &mut Session, case: &str, communicators: &[(&str, Ranks)]) {
 
 #[test]
 fn findings_name_the_ranks_and_calls() {
-    let mut session = Session::new();
-    let mut one = |case: &str, ranks: Ranks| diff(&mut session, case, &[("c0", ranks)]);
-    let rank = |operations: &[Value]| Some(operations.to_vec());
-
-    let agreeing = || rank(&[done(1, "all_reduce"), done(2, "broadcast")]);
-    let in_place = rank(&[done(1, "all_reduce_in_place"), done(2, "broadcast")]);
-    one("agreement", vec![agreeing(), in_place, agreeing()]);
-    let vector = |sent: u64| rank(&[with(done(1, "all_gather_v"), json!({ "sent": sent, "received": 6 }))]);
-    one("counts of a vector collective that differ", vec![vector(1), vector(2), vector(3)]);
-    let of_ring = |first: u64| Some((first..=9).map(|number| done(number, "all_reduce")).collect());
-    one("operations that a ring has lost, and which are not called equal", vec![of_ring(1), of_ring(7)]);
-
-    let two = || rank(&[done(1, "all_reduce"), waiting(2, "all_reduce")]);
-    one("rank without recording", vec![two(), None, two()]);
-    let two = || rank(&[done(1, "all_reduce"), waiting(2, "broadcast")]);
-    one("missing call", vec![two(), two(), rank(&[done(1, "all_reduce")])]);
-    let three = || rank(&[done(1, "all_reduce"), done(2, "broadcast"), done(3, "reduce")]);
-    let short = rank(&[done(1, "broadcast"), done(2, "reduce")]);
-    one("call that was left out", vec![three(), three(), short]);
-    let extra = rank(&[done(1, "all_reduce"), waiting(2, "all_reduce")]);
-    let short = || rank(&[done(1, "all_reduce")]);
-    one("extra call", vec![short(), extra, short()]);
-    // On streams, where calls do not block.
-    let extra = rank(&[done(1, "reduce"), done(2, "all_reduce"), done(3, "broadcast")]);
-    one("extra call in the middle", vec![agreeing(), extra, agreeing()]);
-    let swapped = rank(&[done(1, "broadcast"), done(2, "all_reduce")]);
-    one("other order", vec![agreeing(), swapped, agreeing()]);
-    for (case, change) in [
-        ("other operation", json!({ "operation": "reduce_scatter" })),
-        ("other type", json!({ "data_type": "double" })),
-        ("other size", json!({ "sent": 5, "received": 5 })),
-        ("other root", json!({ "peer": 1 })),
-    ] {
-        let call = || with(waiting(1, "broadcast"), json!({ "peer": 0 }));
-        // All of them wait in one call, or the last rank waits in another.
-        one(case, vec![rank(&[call()]), rank(&[call()]), rank(&[call()]), rank(&[with(call(), change)])]);
-    }
-
-    let grouped = [
-        with(waiting(1, "all_reduce"), json!({ "group": 1 })),
-        with(recv(2, 1, "called"), json!({ "group": 1 })),
-    ];
-    // It waits for a send that rank 0's group starts after the collective.
-    one("group against none", vec![rank(&grouped), rank(&[recv(1, 0, "called")])]);
-    let sends = [1, 0].map(|peer| rank(&[send(1, peer, "called")]));
-    one("two ranks that send first", sends.to_vec());
-    let sender = rank(&[send(1, 1, "completed"), send(2, 1, "called")]);
-    one("message without a receiver", vec![sender, rank(&[recv(1, 0, "completed")])]);
-    let (sent, receiver) = ([send(1, 1, "completed")], [recv(1, 0, "completed"), recv(2, 0, "called")]);
-    one("message without a sender", vec![rank(&sent), rank(&receiver)]);
-    let receiver = [with(recv(1, 0, "called"), json!({ "received": 8 }))];
-    one("message of another size", vec![rank(&sent), rank(&receiver)]);
-    let state = |state: &str| rank(&[call(1, Some(1), "all_reduce", state)]);
-    one("call of all that does not return", vec![state("completed"), state("called")]);
-    one(
-        "message of both ends that does not return",
-        vec![rank(&sent), rank(&[recv(1, 0, "called")]), rank(&[])],
-    );
-
-    let first = || rank(&[waiting(1, "all_reduce")]);
-    let c0 = vec![first(), first(), rank(&[])];
-    let c1 = vec![rank(&[]), rank(&[]), first()];
-    diff(&mut session, "order of two communicators", &[("c0", c0), ("c1", c1)]);
-    session.write("no communicator/rank0.json", recording(0, &[]).to_string());
-    session.run("recorder diff 'no communicator'", nccl("recorder diff").arg("no communicator"));
-    session.check("recorder_findings");
-}
-
-#[test]
-fn file_that_is_no_recording_is_an_error() {
-    let mut session = Session::new();
-    let other = json!({ "format": "x", "version": 2, "time_ns": 0, "process": 1, "communicators": [] });
-    for (name, text) in [("a", json!({})), ("b", other), ("c", recording(0, &[communicator("c", 3, 2, &[])]))]
-    {
-        session.write(&format!("{name}.json"), text.to_string());
-        session.nccl(&format!("recorder diff {name}.json"));
-    }
-    session.check("recorder_no_recording");
-}
-
-#[test]
-fn ranks_with_different_libraries_are_named() {
-    let mut session = Session::new();
-    // A recording has a hash if the file has no build id.
-    for field in ["hash", "build_id"] {
-        for (rank, contents) in ["aa", "bb", "aa"].into_iter().enumerate() {
-            // The path does not matter.
-            let library =
-                json!({ "path": format!("/{rank}/libnccl.so.2"), "size": 7, "build_id": null, "hash": null });
-            let library = with(library, json!({ field: contents }));
-            let own = recording(rank, &[communicator("c", rank, 3, &[done(1, "all_reduce")])]);
-            session
-                .write(&format!("{field}/{rank}.json"), with(own, json!({ "library": library })).to_string());
-        }
-        session.nccl(&format!("recorder diff {field}"));
-    }
-    session.check("recorder_libraries");
+    Session::new().replay("recorder_findings", diff);
 }
 
 /// Recordings in files, one per process.
@@ -163,10 +67,9 @@ fn check_long_recordings(ranks: usize, entries: u64) {
                 (rank == 1 && number == last, if number == last { "called" } else { "queued" });
             let operation = if is_odd { "reduce" } else { "all_reduce" };
             let message = match rank % 2 {
-                0 => send(2 * number, rank + 1, state),
-                _ => {
-                    with(recv(2 * number, rank - 1, state), json!({ "received": if is_odd { 8 } else { 4 } }))
-                }
+                0 => message(2 * number, "send", rank + 1, state),
+                _ if is_odd => with(message(2 * number, "recv", rank - 1, state), json!({ "received": 8 })),
+                _ => message(2 * number, "recv", rank - 1, state),
             };
             [call(2 * number - 1, Some(number), operation, "queued"), message]
         };
@@ -198,16 +101,10 @@ fn recordings_of_a_million_entries_are_compared() {
 #[test]
 fn ten_thousand_ranks_or_communicators_are_compared() {
     const MANY: usize = 10_000;
-    let (done, first, second) = (done(1, "all_reduce"), waiting(1, "all_reduce"), waiting(2, "all_reduce"));
-    let of_circle = |rank: usize| match rank < MANY / 2 {
-        true => [
-            communicator("c0", rank, MANY, &[done.clone(), second.clone()]),
-            communicator("c1", rank, MANY, &[]),
-        ],
-        false => {
-            let c0 = communicator("c0", rank, MANY, std::slice::from_ref(&done));
-            [c0, communicator("c1", rank, MANY, std::slice::from_ref(&first))]
-        }
+    let [done, first, both] = ["all_reduce", "all_reduce?", "all_reduce all_reduce?"].map(records);
+    let of_circle = |rank: usize| {
+        let [c0, c1] = if rank < MANY / 2 { [&both, &vec![]] } else { [&done, &first] };
+        [communicator("c0", rank, MANY, c0), communicator("c1", rank, MANY, c1)]
     };
     let (_, circle) = findings(&[recording(1, &(0..MANY).flat_map(of_circle).collect::<Vec<_>>())]);
     assert_eq!((circle.len(), &circle[0]["kind"]), (1, &json!("circular_wait")));
@@ -216,14 +113,14 @@ fn ten_thousand_ranks_or_communicators_are_compared() {
     assert_has(circle[0]["problem"].as_str().unwrap(), &[start, " and 9968 more in the rarest"]);
 
     let of_chain = |rank: usize| {
-        let next = (rank + 1 < MANY).then(|| recv(1, rank + 1, "called"));
+        let next = (rank + 1 < MANY).then(|| message(1, "recv", rank + 1, "called"));
         communicator("c", rank, MANY, next.as_slice())
     };
     let (_, chain) = findings(&[recording(1, &(0..MANY).map(of_chain).collect::<Vec<_>>())]);
     assert_eq!(chain.len(), MANY - 1);
     assert!(chain.iter().all(|finding| finding["kind"] == "unmatched_message"));
 
-    let all = (0..MANY).map(|id| communicator(&id.to_string(), 0, 2, std::slice::from_ref(&done)));
+    let all = (0..MANY).map(|id| communicator(&id.to_string(), 0, 2, &done));
     let (session, missing) = findings(&[recording(1, &all.collect::<Vec<_>>())]);
     assert_eq!(missing.len(), MANY);
     assert_eq!(drawn(&session).0.matches("there is no recording of rank 1 of 2").count(), MANY);
@@ -232,7 +129,7 @@ fn ten_thousand_ranks_or_communicators_are_compared() {
 #[test]
 fn ranks_without_recording_are_counted_without_a_list_of_all() {
     let size = 2_147_483_647;
-    let of_rank = |rank: usize| recording(rank, &[communicator("c", rank, size, &[done(1, "all_reduce")])]);
+    let of_rank = |rank: usize| recording(rank, &[communicator("c", rank, size, &records("all_reduce"))]);
     let (session, findings) = findings(&[1, 40].map(of_rank));
     let named: Vec<usize> = [0].into_iter().chain(2..=32).collect();
     assert_eq!((findings.len(), &findings[0]["ranks"]), (1, &json!(named)));
@@ -252,36 +149,6 @@ fn ranks_without_recording_are_counted_without_a_list_of_all() {
 }
 
 #[test]
-fn number_that_cannot_be_is_an_error_that_names_it() {
-    let numbered = |numbers: &[(u64, u64)]| {
-        let calls = numbers.iter().map(|(number, own)| call(*number, Some(*own), "all_reduce", "queued"));
-        communicator("c", 1, 2, &calls.collect::<Vec<_>>())
-    };
-    let with_count = |count: u64| with(numbered(&[(1, 1), (2, 2), (3, 3)]), json!({ "count": count }));
-    let mut session = Session::new();
-    for communicator in [
-        communicator("c", 1, 1_000_000_000_000, &[]),
-        communicator("c", 1, 2_147_483_648, &[]),
-        communicator("c", 2, 2, &[]),
-        communicator("c", 0, 0, &[]),
-        with_count(u64::MAX),
-        numbered(&[(1, 1), (2, 2), (2, 3)]),
-        numbered(&[(1, 1), (3, 2), (2, 3)]),
-        numbered(&[(0, 1)]),
-        numbered(&[(1, 5), (2, 5)]),
-        numbered(&[(1, 5), (2, 4)]),
-        numbered(&[(1, 0)]),
-        numbered(&[(77_777, 1)]),
-        with_count(3),
-    ] {
-        let text = recording(7, &[communicator]).to_string().replace("77777", "18446744073709551616");
-        session.write("rank7.json", text);
-        session.nccl("recorder diff rank7.json");
-    }
-    session.check("recorder_numbers");
-}
-
-#[test]
 fn largest_numbers_are_compared_and_drawn() {
     const MAX: u64 = u64::MAX;
     let of_rank = |rank: usize| {
@@ -289,7 +156,7 @@ fn largest_numbers_are_compared_and_drawn() {
         let last =
             json!({ "number": MAX, "collective": MAX, "peer": usize::MAX, "sent": MAX, "received": 1 });
         let last = with(call(2, Some(2), ["all_reduce", "reduce"][rank], "failed"), last);
-        recording(rank, &[communicator("c", rank, 2, &[done(1, "broadcast"), last])])
+        recording(rank, &[communicator("c", rank, 2, &[&records("broadcast")[..], &[last]].concat())])
     };
     let (session, findings) = findings(&[0, 1].map(of_rank));
     assert_eq!((&findings[0]["kind"], &findings[0]["collective"]), (&json!("other_operation"), &json!(MAX)));
@@ -307,10 +174,11 @@ fn control_characters_of_a_recording_are_escaped() {
     let mut session = Session::new();
     for rank in 0..2 {
         let site = json!({ "file": EVIL, "line": 7 });
-        let record = json!({ "operation": evil("operation"), "data_type": evil("data_type"), "site": site, "sent": rank });
-        let message = call(2, None, ["send", "recv"][rank], "called");
-        let message = with(message, json!({ "peer": 1 - rank, "data_type": format!("{EVIL}{rank}") }));
-        let own = communicator("c", rank, 3, &[with(waiting(1, "all_reduce"), record), message]);
+        let changes = json!({ "operation": evil("operation"), "data_type": evil("data_type"), "site": site, "sent": rank });
+        let sent = message(2, ["send", "recv"][rank], 1 - rank, "called");
+        let sent = with(sent, json!({ "data_type": format!("{EVIL}{rank}") }));
+        let called = with(call(1, Some(1), "all_reduce", "called"), changes);
+        let own = communicator("c", rank, 3, &[called, sent]);
         let own = with(own, json!({ "id": evil("id"), "name": evil("name") }));
         session.write(&format!("rank{rank}.json"), recording(rank, &[own]).to_string());
     }
@@ -321,10 +189,10 @@ fn control_characters_of_a_recording_are_escaped() {
     assert_has(&page, &[&format!("<h2>communicator name {escaped} (id {escaped})</h2>")]);
     assert_visible(&page);
     let arguments = "recorder diff rank0.json rank1.json --json";
-    let printed = session.run(arguments, &mut nccl(arguments));
+    let printed = session.run(&format!("nccl {arguments}"), &mut nccl(arguments));
     assert_eq!(json(&printed)["communicators"][0]["name"], json!(evil("name")));
     // Other files are errors that quote them.
-    let unknown = with(done(1, "all_reduce"), json!({ "state": EVIL }));
+    let unknown = call(1, Some(1), "all_reduce", EVIL);
     for other in [
         with(recording(0, &[]), json!({ "format": EVIL })),
         recording(0, &[communicator("c", 0, 1, &[unknown])]),
@@ -332,19 +200,5 @@ fn control_characters_of_a_recording_are_escaped() {
         session.write("rank0.json", other.to_string());
         session.nccl(diff);
     }
-    assert_visible(session.text());
     session.check("recorder_control_characters");
-}
-
-#[test]
-fn recording_in_a_fifo_without_a_writer_is_an_error() {
-    let session = Session::new();
-    let path = session.write("job/rank0.json", "");
-    std::fs::remove_file(&path).unwrap();
-    fifo(&path);
-    // Through its directory, and by its name.
-    for argument in [session.path("job"), path.clone()] {
-        let (_, stderr) = within_limit(move || run(nccl("recorder diff").arg(argument), 1));
-        assert_eq!(stderr, format!("error: cannot read {}: a FIFO to which nobody writes\n", path.display()));
-    }
 }

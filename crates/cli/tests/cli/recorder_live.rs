@@ -1,7 +1,7 @@
 //! `nccl recorder diff --pid` on running ranks: three on the CPU backend, of which rank 2 does not call a collective.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{Process, assert_has, lines, nccl, rank_command, run, send, wait_until};
+use crate::snapshot::Session;
 
 const RANKS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,57 +107,8 @@ fn rank_that_is_stopped_is_named_with_what_the_others_wait_in() {
     assert_has(&warning, &[&format!("process {} has not written", ids[2])]);
 }
 
+/// The processes become `sleep`: until then, they have the environment of this process.
 #[test]
 fn process_that_would_die_of_the_signal_is_not_sent_it() {
-    let start = |signal: Option<&str>, file: Option<&str>| {
-        let mut command = Command::new("sleep");
-        command.arg("100").env_remove("LIBNCCL_RECORDER_SIGNAL").env_remove("LIBNCCL_RECORDER_FILE");
-        command.envs(signal.map(|signal| ("LIBNCCL_RECORDER_SIGNAL", signal)));
-        command.envs(file.map(|file| ("LIBNCCL_RECORDER_FILE", file)));
-        Process(command.spawn().unwrap())
-    };
-    let cases = [
-        (None, None, "LIBNCCL_RECORDER_SIGNAL is not set"),
-        (Some("USR1"), None, "LIBNCCL_RECORDER_FILE is not set"),
-        (Some("KILL"), Some("rank"), r#"is "KILL"; expected USR1 or USR2"#),
-        (
-            Some("USR1"),
-            Some("rank"),
-            "does not handle its signal, which would end it: LIBNCCL_RECORDER_SIGNAL is USR1",
-        ),
-    ];
-    for (signal, file, expected) in cases {
-        let mut process = start(signal, file);
-        // Until it becomes `sleep`, it has the environment of this process.
-        let id = process.0.id().to_string();
-        let command = format!("/proc/{id}/comm");
-        assert!(wait_until(PATIENCE, || fs::read_to_string(&command).unwrap() == "sleep\n"));
-        let (_, problem) = run(nccl("recorder diff --pid").arg(&id), 1);
-        assert_has(&problem, &[expected, &id]);
-        assert!(process.0.try_wait().unwrap().is_none(), "{signal:?}");
-    }
-    let mut gone = Command::new("true").spawn().unwrap();
-    gone.wait().unwrap();
-    let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {}", gone.id())), 1);
-    assert_has(&problem, &[&format!("process {} has exited", gone.id())]);
-}
-
-/// Only the launcher was named, which is not configured to write recordings.
-#[test]
-fn problem_of_a_rank_is_named_below_a_launcher() {
-    let script = "LIBNCCL_RECORDER_SIGNAL=USR1 LIBNCCL_RECORDER_FILE=rank sleep 100; exit";
-    let mut command = Command::new("sh");
-    command.args(["-c", script]).env_remove("LIBNCCL_RECORDER_SIGNAL").env_remove("LIBNCCL_RECORDER_FILE");
-    let launcher = Process(command.spawn().unwrap());
-    let id = launcher.0.id();
-    let children = || fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-    let mut rank = String::new();
-    let is_started = || {
-        rank = children().trim().to_owned();
-        fs::read(format!("/proc/{rank}/comm")).is_ok_and(|name| name == b"sleep\n")
-    };
-    assert!(wait_until(PATIENCE, is_started));
-    let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {id}")), 1);
-    assert_has(&problem, &[&format!("process {rank} does not handle its signal, which would end it")]);
-    send(rank.parse().unwrap(), Signal::TERM);
+    Session::new().replay("recorder_live", Session::shell);
 }

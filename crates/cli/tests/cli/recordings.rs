@@ -12,20 +12,31 @@ pub(crate) fn call(number: u64, collective: Option<u64>, operation: &str, state:
     })
 }
 
-pub(crate) fn done(number: u64, operation: &str) -> Value {
-    call(number, Some(number), operation, "completed")
+/// Returns a send to a peer, or a receive from it, which has the other number of elements.
+pub(crate) fn message(number: u64, operation: &str, peer: usize, state: &str) -> Value {
+    let mut record = with(call(number, None, operation, state), json!({ "peer": peer }));
+    record[if operation == "send" { "received" } else { "sent" }] = json!(0);
+    record
 }
 
-pub(crate) fn waiting(number: u64, operation: &str) -> Value {
-    call(number, Some(number), operation, "called")
-}
-
-pub(crate) fn send(number: u64, peer: usize, state: &str) -> Value {
-    with(call(number, None, "send", state), json!({ "peer": peer, "received": 0 }))
-}
-
-pub(crate) fn recv(number: u64, peer: usize, state: &str) -> Value {
-    with(call(number, None, "recv", state), json!({ "peer": peer, "sent": 0 }))
+/// Returns the operations in a text, separated by blanks: `all_reduce` has completed, and `all_reduce?` was called. `>1` is a send to
+/// rank 1, and `<1` a receive from it. Changed fields follow as a JSON object.
+pub(crate) fn records(text: &str) -> Vec<Value> {
+    let mut collectives = 0;
+    let mut record = |(number, word): (u64, &str)| {
+        let (name, changes) = word.split_at(word.find('{').unwrap_or(word.len()));
+        let (name, state) = name.strip_suffix('?').map_or((name, "completed"), |name| (name, "called"));
+        let record = match name.split_at(1) {
+            (">", peer) => message(number, "send", peer.parse().unwrap(), state),
+            ("<", peer) => message(number, "recv", peer.parse().unwrap(), state),
+            _ => {
+                collectives += 1;
+                call(number, Some(collectives), name, state)
+            }
+        };
+        if changes.is_empty() { record } else { with(record, serde_json::from_str(changes).unwrap()) }
+    };
+    (1..).zip(text.split_whitespace()).map(&mut record).collect()
 }
 
 /// Returns an object with changed fields.

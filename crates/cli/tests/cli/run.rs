@@ -4,16 +4,16 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libnccl_test_support::random_inputs::Random;
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, fifo, lines, marked, nccl, read, run, send,
-    terminal, wait_until, within_limit,
+    LIMIT, MARK, NCCL, Process, assert_has, ended, lines, marked, nccl, read, run, send, terminal,
+    wait_until, within_limit,
 };
+use crate::snapshot::Session;
 
 /// Returns `nccl run` with these options and a script for its ranks.
 fn script(options: &str, script: &str) -> Command {
@@ -22,66 +22,9 @@ fn script(options: &str, script: &str) -> Command {
     command
 }
 
-/// Returns the lines, sorted.
-fn sorted(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort();
-    lines
-}
-
 #[test]
-fn ranks_get_the_variables_of_torchrun() {
-    let job = "echo $RANK $LOCAL_RANK $ROLE_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $ROLE_WORLD_SIZE $GROUP_RANK \
-        $GROUP_WORLD_SIZE $MASTER_ADDR $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS";
-    let (stdout, _) = run(&mut script("-n 3 --restart 2", job), 0);
-    let expected = [0, 1, 2].map(|rank| format!("[{rank}] {rank} {rank} {rank} 3 3 3 0 1 127.0.0.1 0 2"));
-    assert_eq!(sorted(&stdout), expected);
-    let job = "echo $LIBNCCL_RUN_ID $TORCHELASTIC_RUN_ID $MASTER_PORT $LIBNCCL_RUN_ROLE";
-    let (stdout, _) = run(&mut script("-n 2", job), 0);
-    let lines = sorted(&stdout);
-    let (one, other) = (&lines[0]["[0] ".len()..], &lines[1]["[1] ".len()..]);
-    assert_eq!(one, other, "the ranks of a job have one id and one port, and no role");
-    assert_eq!(one.split(' ').count(), 3, "{one}");
-}
-
-#[test]
-fn output_has_a_prefix_for_each_line_of_each_stream() {
-    let (stdout, stderr) = run(&mut script("-n 11", "printf 'one\\n\\ntwo'; echo three >&2"), 0);
-    let (stdout, stderr) = (sorted(&stdout), sorted(&stderr));
-    for rank in 0..11 {
-        for line in ["one", "", "two"] {
-            let line = format!("[{rank:2}] {line}");
-            assert!(stdout.contains(&&*line), "{line:?} is not in {stdout:?}");
-        }
-        assert!(stderr.contains(&&*format!("[{rank:2}] three")), "{stderr:?}");
-    }
-    assert_eq!((stdout.len(), stderr.len()), (33, 11), "no colors in a pipe, and nothing else");
-}
-
-#[test]
-fn first_failure_ends_the_others_and_gives_the_status() {
-    let start = Instant::now();
-    let (_, stderr) = run(&mut script("-n 3", "[ $RANK != 1 ] || exit 7; sleep 1000"), 7);
-    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
-    assert_has(&stderr, &["nccl run: rank 1 (process ", "exited with status 7; ending the others\n"]);
-    let others = "nccl run: ranks 0, 2 were ended by signal 15 (SIGTERM), which nccl run had sent\n";
-    assert!(stderr.ends_with(others), "{stderr}");
-
-    let some_end = "case $RANK in 0) exit 0;; 1) sleep 1; exit 7;; *) trap 'exit 9' TERM; while :; do sleep 0.1; done;; esac";
-    let (_, stderr) = run(&mut script("-n 3", some_end), 7);
-    let all = [
-        "exited with status 7; ending the others\n",
-        "nccl run: rank 0 exited with status 0\n",
-        "nccl run: rank 2 exited with status 9, after nccl run had sent SIGTERM\n",
-    ];
-    assert_has(&stderr, &all);
-
-    let (_, stderr) = run(&mut script("-n 2", "[ $RANK != 0 ] || kill -9 $$; sleep 1000"), 128 + 9);
-    assert_has(&stderr, &["was ended by signal 9 (SIGKILL)"]);
-
-    let (_, stderr) = run(&mut nccl("run -n 1 -- /nonexistent/program"), 1);
-    let problem = "[0] error: cannot start /nonexistent/program: No such file or directory (os error 2)\n";
-    assert_has(&stderr, &[problem, "exited with status 1\n"]);
+fn ranks_print_and_fail() {
+    Session::new().replay("run", Session::shell);
 }
 
 #[test]
@@ -102,52 +45,6 @@ fn restarts_run_all_ranks_again_until_none_is_left() {
         assert_eq!(read(&of_rank.join("stderr.log")), if text.is_empty() { "" } else { "error\n" });
     }
     run(&mut script("-n 2 --restart 1", fails_twice), 3);
-}
-
-#[test]
-fn signal_after_a_failed_attempt_ends_the_job() {
-    let directory = tempfile::tempdir().unwrap();
-    let pid = directory.path().join("pid");
-    // More than a pipe holds: until it is read, the attempt is not over, although its rank has exited.
-    let fails = format!("echo $$ > {0}.new; mv {0}.new {0}; head -c 100000 /dev/zero; exit 3", pid.display());
-    let again = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; ";
-    let mut command = script("-n 1 --restart 1", &(again.to_owned() + &fails));
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let has_ended =
-        || fs::read_to_string(&pid).is_ok_and(|pid| !fs::exists(format!("/proc/{}", pid.trim())).unwrap());
-    assert!(wait_until(LIMIT, has_ended), "the rank has not ended");
-    send(child.id(), Signal::TERM);
-    thread::sleep(Duration::from_millis(200));
-    let (_, stderr) = ended(child.wait_with_output().unwrap(), 143, "nccl run");
-    assert!(!stderr.contains("starting all ranks again"), "{stderr}");
-}
-
-#[test]
-fn closed_output_ends_the_ranks() {
-    let mut child = nccl("run -n 2 -- yes").stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut [0; 8]).unwrap();
-    drop(stdout);
-    assert_eq!(child.wait().unwrap().code(), Some(141));
-}
-
-#[test]
-fn bench_measures_the_ranks_of_a_launcher_and_one_prints() {
-    let (stdout, _) =
-        run(nccl("run -n 3 --").arg(NCCL).args(["bench", "all_reduce", "--cpu", "-e", "1K"]), 0);
-    assert!(stdout.lines().all(|line| line.starts_with("[0] ")), "{stdout}");
-    for rank in 0..3 {
-        assert_has(&stdout, &[&format!("#  Rank  {rank} Group  0 Pid")]);
-    }
-    assert_has(&stdout, &["# Out of bounds values : 0 OK"]);
-
-    let mut command = nccl("run -n 2 --");
-    let (_, stderr) = run(command.args([NCCL, "bench", "all_reduce", "--cpu", "--ranks", "4"]), 1);
-    assert_has(&stderr, &["error: nccl run started this as rank ", " of 2; --ranks"]);
-
-    // Each would be a separate job.
-    let (_, stderr) = run(bench("all_reduce -e 8").env("WORLD_SIZE", "2"), 1);
-    assert_has(&stderr, &["RANK is not set"]);
 }
 
 /// Starts ranks that each have a child, and waits until all run. The ranks print a line for SIGUSR1 and SIGTERM.
@@ -182,24 +79,6 @@ fn signals_reach_every_rank_once() {
     assert_eq!(marked(&mark), [], "the children of the ranks have no reason to live");
 }
 
-#[test]
-fn killed_process_leaves_no_other() {
-    for (name, start_of_line, index) in [("front", NCCL, 0), ("supervisor", NCCL, 1), ("rank", "sh ", 0)] {
-        let mark = mark(name);
-        let mut child = start(&mark);
-        let mut processes = marked(&mark);
-        processes.sort_unstable();
-        let of_name = processes.iter().filter(|(_, line)| line.starts_with(start_of_line));
-        send(of_name.map(|(pid, _)| *pid).nth(index).unwrap(), Signal::KILL);
-        assert!(
-            wait_until(LIMIT, || marked(&mark).is_empty()),
-            "{name} was killed, {:?} remain",
-            marked(&mark)
-        );
-        assert!(!child.wait().unwrap().success(), "{name}");
-    }
-}
-
 /// Sends SIGTERM to each process of a job, as systemd and `scancel` do, and to the ranks first.
 #[test]
 fn signal_to_all_processes_starts_no_rank_again() {
@@ -227,35 +106,30 @@ fn signal_to_all_processes_starts_no_rank_again() {
     assert_eq!(marked(&mark), []);
 }
 
-/// Sends SIGTERM to each process of a job while the ranks are exiting.
+/// SIGTERM to each process of a job while the ranks are exiting; and SIGHUP twice, which the kernel and the shell send when a terminal
+/// is closed.
 #[test]
 fn signal_to_all_processes_leaves_the_ranks_their_time() {
-    let mark = mark("time");
-    let slow = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
-    let mut command = script("-n 1", slow);
-    command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let mut printed = lines(&mut child);
-    assert_eq!(printed.next().unwrap(), "[0] ready");
-    for (pid, line) in marked(&mark) {
-        if line.contains("nccl run") {
-            send(pid, Signal::TERM);
+    for (name, signal, status) in [("TERM", Signal::TERM, 143), ("HUP", Signal::HUP, 129)] {
+        let mark = mark(name);
+        let slow =
+            format!("trap 'sleep 0.5; echo saved; exit 0' {name}; echo ready; while :; do sleep 0.1; done");
+        let mut command = script("-n 1", &slow);
+        command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut printed = lines(&mut child);
+        assert_eq!(printed.next().unwrap(), "[0] ready");
+        if signal == Signal::TERM {
+            let all = marked(&mark).into_iter().filter(|(_, line)| line.contains("nccl run"));
+            all.for_each(|(pid, _)| send(pid, signal));
+        } else {
+            send(child.id(), signal);
+            thread::sleep(Duration::from_millis(50));
+            send(child.id(), signal);
         }
+        assert_eq!(printed.next().as_deref(), Some("[0] saved"));
+        assert_eq!(child.wait().unwrap().code(), Some(status));
     }
-    assert_eq!(printed.next().as_deref(), Some("[0] saved"));
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-
-    // When a terminal is closed, the kernel and the shell both send SIGHUP.
-    let mut command = script("-n 1", &slow.replace("TERM", "HUP"));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut lines = lines(&mut child);
-    assert_eq!(lines.next().unwrap(), "[0] ready");
-    for _ in 0..2 {
-        send(child.id(), Signal::HUP);
-        thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(lines.next().as_deref(), Some("[0] saved"));
-    assert_eq!(child.wait().unwrap().code(), Some(129));
 }
 
 #[test]
@@ -287,14 +161,10 @@ fn signal_ends_a_job_whose_output_nobody_reads() {
 /// The output is lost at its first line, and there is no second line.
 #[test]
 fn lost_output_ends_ranks_that_print_no_more() {
-    let once = || script("-n 2", "echo once; sleep 1000");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let (_, stderr) = run(once().stdout(writer), 141);
+    let (_, stderr) = run(script("-n 2", "echo once; sleep 1000").stdout(writer), 141);
     assert_eq!(stderr, "");
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let (_, stderr) = run(once().stdout(full), 1);
-    assert_has(&stderr, &["the ranks' output cannot be written: No space left on device"]);
 }
 
 #[test]
@@ -413,7 +283,7 @@ fn front_that_is_stopped_alone_stops_the_ranks() {
     let file = directory.path().join("file");
     let wait = format!("until [ -e {} ]; do sleep 0.1; done", file.display());
     let child = script("-n 2", &wait).env(MARK, &mark).spawn().unwrap();
-    assert!(wait_until(LIMIT, || marked(&mark).len() >= 4));
+    assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not run", marked(&mark));
     for signal in [Signal::STOP, Signal::TSTP] {
         // The processes of an orphaned process group ignore SIGTSTP, and then so do the ranks.
         send(child.id(), signal);
@@ -450,87 +320,14 @@ fn background_job_is_stopped_at_its_output_with_tostop() {
 }
 
 #[test]
-fn log_that_is_no_file_is_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let of_rank = directory.path().join("attempt_0/1");
-    fs::create_dir_all(&of_rank).unwrap();
-    let log = of_rank.join("stderr.log");
-    let start = || {
-        let options = format!("-n 2 --log-dir {}", directory.path().display());
-        within_limit(move || run(&mut script(&options, "sleep 1000"), 1)).1
-    };
-    fifo(&log);
-    let killed = "nccl run: rank 0 was ended by signal 9 (SIGKILL), which nccl run had sent\n";
-    let expected = format!("{killed}error: cannot create {}: not a regular file\n", log.display());
-    assert_eq!(start(), expected);
-    // Also one that would take it.
-    let _reader = File::options().read(true).write(true).open(&log).unwrap();
-    assert_eq!(start(), expected);
-}
-
-/// Returns a directory with copies of the CPU backend under these names.
-fn with_backend(names: &[&str]) -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for name in names {
-        let file = directory.path().join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
-    }
-    directory
-}
-
-#[test]
-fn directory_of_the_cpu_backend_may_follow_without_an_equals_sign() {
-    let directory = with_backend(&["own/libnccl.so.2"]);
-    let library = directory.path().join("own/libnccl.so.2");
-    let words = |arguments: &str, status: i32| {
-        let mut command = nccl(&format!("run -n 1 {arguments}"));
-        // RAS is on by default.
-        command
-            .args(["-c", "echo $LIBNCCL_PATH $NCCL_RAS_ENABLE $@", "sh", "--", "./own"])
-            .env_remove("NCCL_RAS_ENABLE");
-        run(command.current_dir(&directory), status)
-    };
-    for arguments in ["--cpu=own -- sh", "--cpu ./own -- sh", "--cpu ./own sh"] {
-        assert_eq!(words(arguments, 0).0, format!("[0] {} 1 -- ./own\n", library.display()), "{arguments}");
-    }
-    let mut command = nccl("run -n 1 --cpu ./own sh -c");
-    command.arg("echo $NCCL_RAS_ENABLE").env("NCCL_RAS_ENABLE", "0");
-    assert_eq!(run(command.current_dir(&directory), 0).0, "[0] 0\n");
-    // A name without a slash is a program, which is searched in PATH.
-    assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
-    let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&directory), 1);
-    assert_has(&stderr, &["error: no program after the directory of --cpu\n"]);
-    for name in ["a b", "a:b"] {
-        let directory = with_backend(&[&format!("{name}/libnccl.so.2")]);
-        let directory = directory.path().join(name).display().to_string();
-        let (_, stderr) = run(nccl("run -n 1").args([&format!("--cpu={directory}"), "--", "true"]), 1);
-        let problem = "cannot be preloaded: its path has a blank or a colon";
-        assert_eq!(stderr, format!("error: {directory} {problem}\n"));
-    }
-}
-
-/// A Python package that prints the directories of a CUDA emulation and of NCCL.
-#[test]
-fn cpu_without_a_directory_finds_the_python_package() {
-    let directory = with_backend(&["lib/libnccl.so.2"]);
-    let [package, cuda, library] = ["libnccl_cpu", "cuda", "lib"].map(|name| directory.path().join(name));
-    [&package, &cuda].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
-    let (cuda, library) = (cuda.display(), library.display());
-    fs::write(package.join("__init__.py"), "").unwrap();
-    fs::write(package.join("__main__.py"), format!("print('{cuda}:{library}')")).unwrap();
-    let mut command = nccl("run -n 1 --cpu -- sh -c");
-    command.arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH").env("PYTHONPATH", directory.path());
-    let (stdout, _) = run(command.env_remove("LD_LIBRARY_PATH"), 0);
-    assert_eq!(stdout, format!("[0] {library}/libnccl.so.2 {cuda}:{library}\n"));
-}
-
-#[test]
 fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_them() {
-    let directory = with_backend(&["libnccl.so.2", "own.so", "libnccl-trace.so"]);
+    let directory = tempfile::tempdir().unwrap();
     let [library, own, trace, program, source] =
         ["libnccl.so.2", "own.so", "libnccl-trace.so", "program", "program.c"]
             .map(|name| directory.path().join(name));
+    for copy in [&library, &own, &trace] {
+        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), copy).unwrap();
+    }
     let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
     fs::write(&source, code).unwrap();
     let preloaded = |given: &str| {

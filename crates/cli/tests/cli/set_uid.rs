@@ -22,8 +22,9 @@ fn install(program: &Path, mode: u32) {
 #[test]
 fn set_gid_program_that_would_start_itself_is_refused() {
     if !geteuid().is_root() {
-        println!("skipped: set_gid_program_that_would_start_itself_is_refused, which only root can try");
-        return;
+        return println!(
+            "skipped: set_gid_program_that_would_start_itself_is_refused, which only root can try"
+        );
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("nccl");
@@ -46,8 +47,9 @@ fn set_gid_program_that_would_start_itself_is_refused() {
 #[test]
 fn set_uid_program_writes_no_file_that_a_variable_names() {
     if !geteuid().is_root() {
-        println!("skipped: set_uid_program_writes_no_file_that_a_variable_names, which only root can try");
-        return;
+        return println!(
+            "skipped: set_uid_program_writes_no_file_that_a_variable_names, which only root can try"
+        );
     }
     for (mode, is_obeyed) in [(0o755, true), (0o4755, false)] {
         let directory = tempfile::tempdir().unwrap();

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use libnccl_test_support::shared_object;
 use regex::Regex;
 use snapbox::{Assert, Data, Redactions, assert::DEFAULT_ACTION_ENV};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, nccl, read, run};
+use crate::common::{NCCL, assert_has, assert_visible, command, nccl, read, run};
 
 /// Commands that were run in a temporary directory, and their output.
 pub(crate) struct Session {
@@ -54,11 +55,6 @@ impl Session {
         read(&self.path(name))
     }
 
-    /// Returns the commands and their output so far.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
     /// Writes a file, and the directories above it.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
@@ -69,13 +65,13 @@ impl Session {
 
     /// Runs `nccl` with these arguments, separated by spaces.
     pub(crate) fn nccl(&mut self, arguments: &str) {
-        self.run(arguments, &mut nccl(arguments));
+        self.run(&format!("nccl {arguments}"), &mut nccl(arguments));
     }
 
-    /// Runs `nccl`. Returns stdout.
+    /// Runs a command below this name. Returns stdout.
     pub(crate) fn run(&mut self, name: &str, command: &mut Command) -> String {
         let output = command.current_dir(self.directory.path()).output().unwrap();
-        self.ended(&format!("nccl {name}"), output)
+        self.ended(name, output)
     }
 
     /// Adds a command with its stdout, its stderr and its status, if that is not 0. Returns stdout.
@@ -91,23 +87,45 @@ impl Session {
         stdout
     }
 
+    /// Runs a line of the shell, in which `nccl` and `$NCCL` are the program, and `$CPU` is the CPU backend.
+    pub(crate) fn shell(&mut self, line: &str) {
+        self.shell_with(line, &[]);
+    }
+
+    /// Runs a line of the shell with these variables.
+    pub(crate) fn shell_with(&mut self, line: &str, variables: &[(&str, &Path)]) {
+        let mut path = Path::new(NCCL).parent().unwrap().as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        let mut command = command("sh");
+        command
+            .args(["-c", line])
+            .env("PATH", path)
+            .env("CPU", shared_object("nccl_cpu"))
+            .env("NCCL", NCCL)
+            .env("LC_ALL", "C");
+        command.envs(variables.iter().copied()).current_dir(self.directory.path());
+        self.ended(line, command.output().unwrap());
+    }
+
     /// Runs `nccl bench` on the CPU backend, which must succeed without mismatches, and adds the table's rows.
     #[track_caller]
-    pub(crate) fn bench_rows(&mut self, arguments: &str) {
+    pub(crate) fn bench_rows(&mut self, line: &str) {
+        let arguments = line.strip_prefix("nccl ").unwrap();
         let (stdout, stderr) = run(&mut nccl(&format!("{arguments} --cpu")), 0);
         assert_has(&stdout, &["\n# Out of bounds values : 0 OK\n", "\n# Avg bus bandwidth    : "]);
         assert_eq!(stderr, "", "{arguments}");
         let rows: String = stdout.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
-        self.add(&format!("$ nccl {arguments}"), &rows);
+        self.add(&format!("$ {line}"), &rows);
     }
 
-    /// Runs the commands of the file, which are in lines that begin with `$ nccl `, and compares their output with the rest of it. Lines
-    /// that begin with `## ` are comments.
+    /// Runs the commands of the file, which are in lines that begin with `$ `, and compares their output with the rest of it. Lines that
+    /// begin with `## ` are comments.
     #[track_caller]
     pub(crate) fn replay(mut self, name: &str, run: impl Fn(&mut Self, &str)) {
         for line in read(&file(name)).lines() {
-            match line.strip_prefix("$ nccl ") {
-                Some(arguments) => run(&mut self, arguments),
+            match line.strip_prefix("$ ") {
+                Some(command) => run(&mut self, command),
                 None if line.starts_with("## ") => self.add(line, ""),
                 None => {}
             }
@@ -121,9 +139,10 @@ impl Session {
         write!(self.text, "{title}\n{text}{end}").unwrap();
     }
 
-    /// Compares all with a file of `tests/snapshots`.
+    /// Compares all with a file of `tests/snapshots`. No command prints control characters.
     #[track_caller]
     pub(crate) fn check(self, name: &str) {
+        assert_visible(&self.text);
         let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
         assert.redact_with(self.redactions).eq(self.text, Data::read_from(&file(name), None));
     }
@@ -142,7 +161,10 @@ fn each_snapshot_is_that_of_a_test() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     let texts = [sources.clone(), sources.join("doctor")].map(|directory| fs::read_dir(directory).unwrap());
     let texts = texts.into_iter().flatten().map(|entry| entry.unwrap().path());
-    let sources: String = texts.filter(|path| path.is_file()).map(|path| read(&path)).collect();
+    let sources: String = texts
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .map(|path| read(&path))
+        .collect();
     let snapshots = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
     let is_unused = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap();

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{LIMIT, Process, assert_has, json, lines, nccl, read, repository, run, send, wait_until};
+use crate::common::{Process, assert_has, json, lines, nccl, read, repository, run, send, wait_until};
 use crate::snapshot::Session;
 
 /// Directories with the CPU backend, the library that records, programs, and recordings.
@@ -177,8 +177,6 @@ fn program_is_recorded_however_it_finds_nccl() {
     }
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent"), 1);
-    assert_eq!(error, "error: there is no file /nonexistent; expected an NCCL library\n");
     // Replaces NCCL without being preloaded.
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", fixture.path("trace")).env_remove("LD_PRELOAD");
@@ -187,42 +185,21 @@ fn program_is_recorded_however_it_finds_nccl() {
     check_calls(&fixture, &command.output().unwrap());
 }
 
+/// In the commands, `sh compile SOURCE FILE OPTIONS` compiles a source of the library's tests.
 #[test]
-fn program_without_nccl_leaves_nothing_and_its_exit_status_is_passed_on() {
-    let fixture = Fixture::new();
-    let (_, error) = run(fixture.trace(Path::new("sh")).args(["-c", "exit 7"]), 7);
-    assert!(fixture.recordings().is_empty());
-    assert_has(&error, &["nccl recorder diff "]);
-    assert_eq!(error.lines().count(), 1, "{error}");
+fn program_without_nccl_or_a_function_gets_an_error() {
+    let mut session = Session::new();
+    let (root, trace) = (repository(), shared_object("nccl_trace"));
+    session.redact("[TRACE]", trace.to_str().unwrap());
+    let compile = "source=$1 file=$2; shift 2; cc -Wall -Wextra -Werror -I \"$ROOT/vendor-headers\" \
+        -I \"$ROOT/vendor-headers/stubs/cuda\" \"$ROOT/crates/trace/tests/c/$source\" -o $file \"$@\" -L cpu";
+    session.write("compile", compile);
+    let variables = [("ROOT", root.as_path()), ("TRACE", &trace)];
+    session.replay("trace_programs", |session, line| session.shell_with(line, &variables));
 }
 
 #[test]
-fn program_that_is_ended_by_a_signal_leaves_its_recording() {
-    let fixture = Fixture::new();
-    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-    let mut child = fixture.trace(&program).arg("wait").stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(lines(&mut child).next().unwrap(), "waiting");
-    // It is about to call, and then waits forever.
-    let is_waiting = || {
-        send(child.id(), Signal::USR1);
-        let file = fs::read_to_string(fixture.path("recordings/rank0.json")).unwrap_or_default();
-        file.contains("\"state\":\"called\"")
-    };
-    assert!(wait_until(LIMIT, is_waiting));
-    send(child.id(), Signal::TERM);
-    assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
-    let recordings = fixture.recordings();
-    assert_eq!(recordings[0].1["reason"], "signal");
-    let communicator = &recordings[0].1["communicators"][0];
-    assert_eq!((&communicator["state"], &communicator["count"]), (&json!("in a call"), &json!(1)));
-    assert_eq!(
-        (&communicator["records"][0]["operation"], &communicator["records"][0]["state"]),
-        (&json!("recv"), &json!("called"))
-    );
-}
-
-#[test]
-fn program_in_a_call_is_compared_on_request_and_goes_on() {
+fn program_in_a_call_is_compared_on_request_and_leaves_its_recording_when_a_signal_ends_it() {
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     // By default, it is SIGUSR1.
@@ -232,15 +209,23 @@ fn program_in_a_call_is_compared_on_request_and_goes_on() {
         let mut process =
             Process(command.envs(signal.map(|name| ("LIBNCCL_RECORDER_SIGNAL", name))).spawn().unwrap());
         assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
-        // It is about to call.
-        let id = process.0.id().to_string();
-        let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
+        // It is about to call, and then waits forever.
+        let id = process.0.id();
+        let diff = || nccl(&format!("recorder diff --json --pid {id}")).output().unwrap();
         let is_unmatched = || {
             let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
             report["findings"][0]["kind"] == "unmatched_message"
         };
         assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
         assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
+        send(id, Signal::TERM);
+        assert_eq!(process.0.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
+        let (_, recording) = &fixture.recordings()[0];
+        assert_eq!(recording["reason"], "signal");
+        let communicator = &recording["communicators"][0];
+        assert_eq!([&communicator["state"], &communicator["count"]], [&json!("in a call"), &json!(1)]);
+        let record = &communicator["records"][0];
+        assert_eq!([&record["operation"], &record["state"]], ["recv", "called"]);
     }
 }
 
@@ -270,31 +255,6 @@ fn short_processes_of_one_rank_leave_a_recording_each_and_replace_those_of_earli
         assert_ne!(earlier, Some(modified));
         earlier = Some(modified);
     }
-}
-
-#[test]
-fn function_that_the_library_lacks_is_an_error_that_names_it() {
-    let fixture = Fixture::new();
-    fixture.compile("few.c", "few.so", &["-shared", "-fPIC"]);
-    let program = fixture.compile("lacking.c", "lacking", &["-lnccl"]);
-    let mut command = fixture.trace(&program);
-    let (printed, _) = run(command.env("LIBNCCL_PATH", fixture.path("few.so")), 0);
-    let message =
-        "5 ncclCommSplit is not in the NCCL library to which libnccl-trace forwards calls\nits own\n";
-    assert_eq!(printed, message);
-}
-
-#[test]
-fn program_that_finds_no_nccl_gets_an_error_with_the_places() {
-    let fixture = Fixture::new();
-    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", &program), 2);
-    let problems = [
-        "libnccl-trace: no NCCL library could be loaded",
-        "ncclCommInitAll: 2, libnccl-trace has found no NCCL library",
-    ];
-    assert_has(&error, &problems);
-    assert!(fixture.recordings().is_empty());
 }
 
 #[test]

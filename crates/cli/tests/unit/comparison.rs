@@ -1,19 +1,17 @@
-use libnccl_observe::library_file::Identity;
 use libnccl_test_support::random_inputs::Random;
 
 use super::{Comparison, Side};
-use crate::bench::output::report::{LibraryFile, Report};
+use crate::bench::output::report::Report;
 
-/// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
+/// A side with one row, whose iterations have these medians in the rounds.
 fn side(name: &str, medians: &[f64]) -> Side {
     let round = |median: &f64| {
-        let mut report = Report::example();
-        let row = &mut report.rows[0];
-        row.bytes = 1000;
-        let measured = row.out_of_place.as_mut().expect("a measurement");
-        measured.busbw = measured.algbw;
-        measured.wrong = Some(0);
-        measured.iterations[0].median_us = *median;
+        let mut report = Report::from_json(include_str!("../cli/result.json")).unwrap();
+        report.rows.truncate(1);
+        report.rows[0].bytes = 1000;
+        report.rows[0].in_place = None;
+        let measured = report.rows[0].out_of_place.as_mut().unwrap();
+        measured.iterations.iter_mut().for_each(|rank| rank.median_us = *median);
         report
     };
     Side { name: name.into(), rounds: medians.iter().map(round).collect() }
@@ -44,34 +42,4 @@ fn slowdown_of_each_round_is_the_ratio_despite_noise() {
         let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
         assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");
     }
-}
-
-#[test]
-fn interrupted_side_fails_with_a_threshold_and_is_named() {
-    let [one, mut two] = ["one", "two"].map(|name| side(name, &[1.0]));
-    two.rounds[0].interrupted = true;
-    let sides = [one, two];
-    let problem = |threshold| Comparison::new(&sides, threshold).unwrap().problem();
-    assert_eq!(problem(None), None);
-    assert_eq!(problem(Some(0.5)).unwrap(), "two is incomplete: the measurement was interrupted");
-    assert_eq!(problem(Some(2.0)).unwrap(), "1 of 1 ratios are below 2");
-    let text = Comparison::new(&sides, None).unwrap().to_string();
-    assert!(text.contains("# B: two: NCCL  (), interrupted\n"), "{text}");
-}
-
-#[test]
-fn different_files_of_one_version_are_named() {
-    let mut sides = ["one", "two"].map(|name| side(name, &[1.0]));
-    let identity = Identity { size: 7, build_id: Some("01".into()) };
-    for (side, hash) in sides.iter_mut().zip(["aa", "bb"]) {
-        let library = &mut side.rounds[0].library;
-        library.version = "2.32.3".into();
-        library.file = Some(LibraryFile { identity: identity.clone(), hash: hash.into() });
-    }
-    let expected =
-        "# differs: file of NCCL 2.32.3: 7 bytes, build id 01, hash aa; 7 bytes, build id 01, hash bb\n";
-    let named = |sides: &[Side; 2]| Comparison::new(sides, None).unwrap().to_string().contains(expected);
-    assert!(named(&sides));
-    sides[1].rounds[0].library.version = "2.32.4".into();
-    assert!(!named(&sides), "they are named as versions");
 }

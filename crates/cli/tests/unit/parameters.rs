@@ -1,24 +1,13 @@
+use clap::{Args, Command, FromArgMatches};
+
 use super::Parameters;
 use crate::bench::arguments::MeasureArguments;
 
 fn parameters(arguments: &str, gpus: usize) -> Parameters {
-    Parameters::new(&MeasureArguments::parse(arguments), gpus, (1, gpus.max(2))).unwrap().remove(0)
-}
-
-fn sizes(arguments: &str) -> Vec<u64> {
-    parameters(arguments, 0).sizes().collect()
-}
-
-#[test]
-fn sizes_grow_by_factor_or_by_bytes() {
-    assert_eq!(sizes("all_reduce -b 8 -e 100 -f 3"), [8, 24, 72]);
-    assert_eq!(sizes("all_reduce -b 8 -e 24 -i 8"), [8, 16, 24]);
-    assert_eq!(sizes("all_reduce -b 1K -e 1K"), [1024]);
-    assert_eq!(sizes("all_reduce -b 0 -e 0"), [0]);
-    assert_eq!(sizes("all_reduce -b 0 -e 64 -f 4"), [0, 8, 32]);
-    assert_eq!(sizes("all_reduce -b 0 -e 64 -i 32"), [0, 32, 64]);
-    let most = u64::MAX.to_string();
-    assert_eq!(sizes(&format!("all_reduce -b {most} -e {most}")), [u64::MAX]);
+    let command = MeasureArguments::augment_args(Command::new("bench").no_binary_name(true));
+    let matches = command.get_matches_from(arguments.split_whitespace());
+    let arguments = MeasureArguments::from_arg_matches(&matches).unwrap();
+    Parameters::new(&arguments, gpus, (1, gpus.max(2))).unwrap().remove(0)
 }
 
 #[test]
@@ -37,5 +26,9 @@ fn defaults_depend_on_the_number_of_gpus() {
     let gpu = parameters("broadcast", 8);
     assert_eq!((cpu.ranks, cpu.max_bytes, cpu.root()), (2, 4 << 20, Some(0)));
     assert_eq!((gpu.ranks, gpu.max_bytes, gpu.op()), (8, 128 << 20, None));
-    assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);
+    // A smallest size above the default limit is the only one, and the largest possible size is the last.
+    for (size, bytes) in [("1G", 1 << 30), ("18446744073709551615", u64::MAX)] {
+        let sizes = parameters(&format!("all_reduce -b {size} -e {size}"), 0).sizes().collect::<Vec<_>>();
+        assert_eq!(sizes, [bytes]);
+    }
 }

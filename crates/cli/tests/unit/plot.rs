@@ -1,4 +1,4 @@
-use super::{Axis, powers, show, show_bytes, show_power};
+use super::{powers, show, show_bytes, show_power};
 
 #[test]
 fn labels_are_short() {
@@ -17,13 +17,7 @@ fn axes_end_at_powers() {
 }
 
 #[test]
-fn axes_of_any_values_have_few_labels() {
-    for (least, most) in [(0.001, 1000.0), (1e-300, 1e300), (5e-324, f64::MAX), (7.0, 7.0)] {
-        let (from, to) = powers([least, most].map(f64::log10).into_iter());
-        let Axis { labels, .. } = Axis::new((from, to), 8);
-        assert!((2..=9).contains(&labels.len()), "{least} to {most}: {labels:?}");
-        assert_eq!(labels[0], f64::from(from));
-    }
+fn labels_of_powers_are_short() {
     assert_eq!(
         [-324.0, -6.0, 0.0, 9.0, 10.0].map(show_power),
         ["1e-324", "0.000001", "1", "1000000000", "1e10"]

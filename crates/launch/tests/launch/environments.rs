@@ -99,13 +99,14 @@ fn device_is_the_local_rank_unless_the_process_sees_one_device() {
     {
         assert_eq!(launch.device(visible), Ok(device), "{visible} devices");
     }
-    assert_eq!(torchrun.device(0), Err(LaunchError::Devices { ranks: 2, devices: 0 }));
-    for (launch, devices, text) in [
-        (&torchrun, 0, "2 ranks, 0 devices: "),
-        (&one, 0, "1 rank, 0 devices: "),
-        (&many, 7, "8 ranks, 7 devices: "),
+    for (launch, ranks, devices, text) in [
+        (&torchrun, 2, 0, "2 ranks, 0 devices: "),
+        (&one, 1, 0, "1 rank, 0 devices: "),
+        (&many, 8, 7, "8 ranks, 7 devices: "),
     ] {
-        assert!(launch.device(devices).unwrap_err().to_string().starts_with(text), "{text}");
+        let error = launch.device(devices).unwrap_err();
+        assert!(error.to_string().starts_with(text), "{error}");
+        assert_eq!(error, LaunchError::Devices { ranks, devices });
     }
 }
 

@@ -89,7 +89,7 @@ fn invalid_config_of_a_rank_is_the_error_of_the_others() {
 #[test]
 fn communicator_of_another_name_is_an_error_of_all_ranks_with_both_names() {
     let port = free_port();
-    let long = "x".repeat(100);
+    let long = "x".repeat(600);
     for (names, failing, text) in [
         (
             ["data", "data", "model"],
@@ -126,7 +126,7 @@ fn communicator_of_another_name_is_an_error_of_all_ranks_with_both_names() {
 #[test]
 fn communicators_of_the_same_names_are_created() {
     let port = free_port();
-    let long = "x".repeat(100);
+    let long = "x".repeat(600);
     thread::scope(|scope| {
         for rank in 0..2 {
             let long = &long;

@@ -25,49 +25,10 @@ fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The variables of launchers. A value may be `%rank`, `%port` for a free port, `%used` for a port that is in use, or `%process`
-/// for the id of this process: it makes the id of the SLURM job, and thus its port, unique.
-const TABLES: [(&str, &str); 11] = [
-    ("RANK and WORLD_SIZE", "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=%port"),
-    // On one host, with a directory.
-    (
-        "OpenMPI",
-        "OMPI_COMM_WORLD_RANK=%rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%rank OMPI_COMM_WORLD_LOCAL_SIZE=2
-        PMIX_NAMESPACE=1266155521",
-    ),
-    ("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=%rank MPI_LOCALNRANKS=2"),
-    ("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=localhost MASTER_PORT=%port"),
-    (
-        "SLURM",
-        "SLURM_PROCID=%rank SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=%rank SLURM_STEP_TASKS_PER_NODE=1(x2)
-        SLURM_STEP_NODELIST=localhost,node[1-3] SLURM_STEP_NUM_NODES=2 SLURM_JOB_ID=%process SLURM_STEP_ID=1",
-    ),
-    ("LeaderWorkerSet", "LWS_LEADER_ADDRESS=localhost LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=%rank MASTER_PORT=%port"),
-    (
-        "Kubeflow",
-        "PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=%rank PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT=%port
-        JOB_COMPLETION_INDEX=%rank",
-    ),
-    (
-        "Kubeflow",
-        "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2 PET_NPROC_PER_NODE=1",
-    ),
-    ("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port"),
-    // Without a store, torchrun's port is free. The port of `nccl run` is in use, as if PyTorch listened there.
-    (
-        "torchrun",
-        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port
-        TORCHELASTIC_RUN_ID=run-7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=False GROUP_WORLD_SIZE=1",
-    ),
-    (
-        "nccl run",
-        "RANK=%rank WORLD_SIZE=2 LOCAL_RANK=%rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%used LIBNCCL_RUN_ID=f00d",
-    ),
-];
-
 #[test]
 fn ranks_of_each_launcher_join() {
-    for (launcher, table) in TABLES {
+    let tables = include_str!("launchers.txt").lines().filter_map(|line| line.split_once(": "));
+    for (launcher, table) in tables.filter(|(launcher, _)| !launcher.starts_with('#')) {
         let (port, in_use) = (free_port(), TcpListener::bind("127.0.0.1:0").unwrap());
         let used = in_use.local_addr().unwrap().port();
         check(launcher, |_, rank| {
@@ -83,53 +44,38 @@ fn ranks_of_each_launcher_join() {
     }
 }
 
-fn torchrun(rank: usize, port: u16) -> Variables {
-    let mut variables = manual(rank, 2, port);
-    variables.extend([
-        ("TORCHELASTIC_RUN_ID", "run-7".into()),
-        ("TORCHELASTIC_RESTART_COUNT", "2".into()),
-        ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
-        ("GROUP_WORLD_SIZE", "1".into()),
-    ]);
-    variables
-}
-
 #[test]
-fn torchrun_with_a_store_uses_one_key_of_it() {
+fn store_has_one_key_of_torchrun() {
+    let torchrun = |rank: usize, port, restarts: usize, nodes: usize| {
+        let mut variables = manual(rank, 2, port);
+        variables.extend([
+            ("TORCHELASTIC_RUN_ID", "run-7".into()),
+            ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
+            ("GROUP_WORLD_SIZE", nodes.to_string()),
+        ]);
+        variables
+    };
     for release in [Release::WithPing, Release::WithoutPing] {
         let store = StoreServer::start(release);
         store.set("/default_pg/0//cuda//0", "of PyTorch");
-        check("torchrun", |_, rank| torchrun(rank, store.port));
+        check("torchrun", |_, rank| torchrun(rank, store.port, 2, 1));
         assert_eq!(store.history(), ["/libnccl/torchrun/run-7/2/address"]);
         assert_eq!(store.keys(), ["/default_pg/0//cuda//0"]);
     }
-}
-
-/// Agents count restarts separately, so the counts are not part of the key.
-#[test]
-fn torchrun_agents_with_other_restart_counts_agree() {
+    // Agents count restarts separately, so the counts are not part of the key.
     let store = StoreServer::start(Release::WithPing);
-    check("torchrun", |_, rank| {
-        let mut variables = torchrun(rank, store.port);
-        variables.retain(|(name, _)| !matches!(*name, "TORCHELASTIC_RESTART_COUNT" | "GROUP_WORLD_SIZE"));
-        variables
-            .extend([("TORCHELASTIC_RESTART_COUNT", rank.to_string()), ("GROUP_WORLD_SIZE", "2".into())]);
-        variables
-    });
+    check("torchrun", |_, rank| torchrun(rank, store.port, rank, 2));
     assert_eq!(store.history(), ["/libnccl/torchrun/run-7/address"]);
 }
 
 #[test]
-fn given_directory_is_used_and_left_empty() {
+fn given_directory_or_store_is_used_and_left_empty() {
     check("RANK and WORLD_SIZE", |directory, rank| at(format!("file://{directory}"), rank));
-}
-
-#[test]
-fn given_store_is_used() {
     let store = StoreServer::start(Release::WithPing);
     let rendezvous = format!("tcpstore://localhost:{}", store.port);
     check("RANK and WORLD_SIZE", |_, rank| at(rendezvous.clone(), rank));
-    assert_eq!(store.history(), ["/libnccl/job/7/address"]);
+    assert_eq!((store.history(), store.keys()), (vec!["/libnccl/job/7/address".to_owned()], vec![]));
 }
 
 /// Starts this program as ranks of a launcher with these arguments.

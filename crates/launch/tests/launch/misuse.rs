@@ -170,12 +170,11 @@ pub(crate) fn hello(job: &str, rank: u32, size: u32, wait: u32) -> Vec<u8> {
 /// A wait that is longer than any test.
 pub(crate) const FOREVER: u32 = u32::MAX;
 
-/// Sends a hello, and returns the first words of the replies.
+/// Sends a hello, and returns the replies.
 fn replies(port: u16, hello: &[u8]) -> Vec<String> {
     let mut stream = connect_again(port);
     stream.write_all(hello).unwrap();
-    let texts = std::iter::from_fn(|| receive(&mut stream).ok());
-    texts.map(|text| text.split(' ').next().unwrap_or_default().to_owned()).collect()
+    std::iter::from_fn(|| receive(&mut stream).ok()).collect()
 }
 
 #[test]
@@ -185,7 +184,8 @@ fn process_without_the_job_id_is_refused_and_changes_nothing() {
     check_root(3, launch, port, || {
         for job in ["", "job/", "job/another", &format!("port/{port}")] {
             for rank in 0..4 {
-                assert_eq!(replies(port, &hello(job, rank, 3, 0)), ["refused"], "{job:?}, rank {rank}");
+                let replies = replies(port, &hello(job, rank, 3, 0));
+                assert_eq!(replies, ["refused it is of another job"], "{job:?}, rank {rank}");
             }
         }
         connect_again(port).write_all(&[hello("job/another", 1, 3, 0), failed("a lie")].concat()).unwrap();
@@ -241,10 +241,11 @@ fn foreign_process_in_a_job_without_a_secret_ends_no_other_wait() {
     let mut lies = Vec::new();
     check(4, |port| {
         // A constant job id.
-        assert_eq!(replies(port, &hello("", 1, 4, 0)), ["refused"]);
+        assert_eq!(replies(port, &hello("", 1, 4, 0)), ["refused it is of another job"]);
         for _ in 0..20 {
             // They join as rank 2, for a moment.
-            assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4, 0)), ["accepted", "missing"]);
+            let replies = replies(port, &hello(&format!("port/{port}"), 2, 4, 0));
+            assert!(replies[0] == "accepted" && replies[1].starts_with("missing "), "{replies:?}");
         }
         // A report of its failure does not block rank 2 either.
         for _ in 0..2 {
@@ -289,27 +290,26 @@ fn second_process_of_a_rank_is_refused() {
     first.expect_sum(6);
 }
 
-#[test]
-fn rank_of_another_job_is_refused() {
-    let port = free_port();
-    let root = start(LONG, &of_job("mine", 0, 2, port));
-    start(4_000, &of_job("yours", 1, 2, port)).expect_error("it is of another job");
-    start(LONG, &of_job("mine", 1, 2, port)).expect_sum(3);
-    root.expect_sum(3);
-}
-
-#[test]
-fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
+/// Listens instead of rank 0, and replies to each connection, which stays open. Returns the port.
+fn fake_root(reply: impl Fn(usize, &mut TcpStream) + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         let mut open = Vec::new();
         for mut stream in listener.incoming().flatten() {
-            receive(&mut stream).unwrap();
-            if open.is_empty() {
-                stream.write_all(&message("refused it is of another job")).unwrap();
-            }
+            reply(open.len(), &mut stream);
             open.push(stream);
+        }
+    });
+    port
+}
+
+#[test]
+fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
+    let port = fake_root(|attempt, stream| {
+        receive(stream).unwrap();
+        if attempt == 0 {
+            stream.write_all(&message("refused it is of another job")).unwrap();
         }
     });
     let error = id(&launch(1, 2, port, Duration::from_secs(2))).unwrap_err().to_string();
@@ -319,17 +319,9 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
 /// Another program listens at the address of rank 0. It replies with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
-    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1024], &[0; 5000]];
-    for answer in answers {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            let mut open = Vec::new();
-            for mut stream in listener.incoming().flatten() {
-                let _ = stream.write_all(answer);
-                open.push(stream);
-            }
-        });
+    let replies: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1024], &[0; 5000]];
+    for reply in replies {
+        let port = fake_root(move |_, stream| drop(stream.write_all(reply)));
         let started = Instant::now();
         let error = id(&launch(1, 2, port, Duration::from_millis(800))).unwrap_err().to_string();
         assert!(error.starts_with("rank 0 of 2 did not join within "), "{error}");
@@ -359,12 +351,9 @@ fn rank_of_another_version_of_the_protocol_is_refused_immediately_with_both_vers
 
 #[test]
 fn rank_0_of_another_version_of_the_protocol_is_an_immediate_error_with_both_versions() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || listener.accept().unwrap().0.write_all(b"libnccl\x09\x03\0\0\0new"));
+    let port = fake_root(|_, stream| stream.write_all(b"libnccl\x09\x03\0\0\0new").unwrap());
     let error = id(&launch(1, 2, port, Duration::from_secs(3000))).unwrap_err().to_string();
-    let expected = "rank 0 has version 9 of the protocol of libnccl-launch; expected 4";
-    assert!(error.ends_with(expected), "{error}");
+    assert!(error.ends_with("rank 0 has version 9 of the protocol of libnccl-launch; expected 4"), "{error}");
 }
 
 /// Randomly changed hellos. Some are still valid hellos of a rank, and some have a report of a failure.
@@ -397,17 +386,15 @@ fn random_hellos_are_accepted_or_refused_and_the_root_goes_on() {
 /// Randomly changed replies of rank 0.
 #[test]
 fn random_replies_are_an_id_or_an_error_by_the_deadline() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut random = Random(29);
-        for mut stream in listener.incoming().flatten() {
-            let id = format!("id {}", "03".repeat(128));
-            let second = [&id, "missing 1 1", "missing 500 1", "refused why", "accepted", "failed 7 why"];
-            let mut bytes = ["accepted", second[random.below(6)], "begun"].map(message).concat();
-            random.change_all(&mut bytes);
-            let _ = receive(&mut stream).and_then(|_| stream.write_all(&bytes));
-        }
+    let random = std::sync::Mutex::new(Random(29));
+    let port = fake_root(move |_, stream| {
+        let mut random = random.lock().unwrap();
+        let id = format!("id {}", "03".repeat(128));
+        let second = [&id, "missing 1 1", "missing 500 1", "refused why", "accepted", "failed 7 why"];
+        let mut bytes = ["accepted", second[random.below(6)], "begun"].map(message).concat();
+        random.change_all(&mut bytes);
+        let _ = receive(stream).and_then(|_| stream.write_all(&bytes));
+        let _ = stream.shutdown(Shutdown::Both);
     });
     for input in inputs(100) {
         let started = Instant::now();

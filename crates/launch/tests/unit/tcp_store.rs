@@ -1,4 +1,4 @@
-use super::{TcpStore, keys, text};
+use super::TcpStore;
 use crate::connection::Deadline;
 use libnccl_test_support::random_inputs::{Random, inputs};
 use std::io::{Read, Write};
@@ -6,12 +6,6 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
-
-#[test]
-fn messages_equal_pytorchs() {
-    assert_eq!(text("/k"), *b"\x02\0\0\0\0\0\0\0/k");
-    assert_eq!(keys("/k"), *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k");
-}
 
 /// A server that sends different bytes on each connection. The result is an error by the deadline, or a short value.
 #[test]

@@ -92,52 +92,42 @@ fn recording(path: PathBuf) -> String {
     }
 }
 
+/// The signal and the file are those of the environment, or of the program.
 #[test]
-fn signal_of_the_environment_writes_the_recording_of_each_rank_and_they_go_on() {
+fn signal_writes_the_recording_of_each_rank_and_they_go_on() {
     let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
     let prefix = directory.path().join("rank");
-    let variables = [
+    let of_environment = [
         ("LIBNCCL_RECORDER", "16"),
         ("LIBNCCL_RECORDER_FILE", prefix.to_str().unwrap()),
         ("LIBNCCL_RECORDER_SIGNAL", "SIGUSR1"),
     ];
-    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, directory.path(), &variables)).collect();
-    ranks.iter_mut().for_each(Rank::wait_until_ready);
-    ranks[1].signal("-USR1");
-    let idle = recording(directory.path().join("rank1.json"));
-    assert!(idle.contains(r#""reason":"signal""#) && idle.contains(r#""state":"idle""#), "{idle}");
-    let start = Instant::now();
-    // Until the rank is inside the collective.
-    loop {
-        ranks[0].signal("-USR1");
-        let waiting = recording(directory.path().join("rank0.json"));
-        let id = format!(r#""process":{},"#, ranks[0].0.id());
-        if [r#""operation":"all_reduce_in_place""#, r#""state":"called""#, &id]
-            .iter()
-            .all(|text| waiting.contains(text))
-        {
-            break;
+    for (variables, signal, name) in [(&of_environment[..], "-USR1", "rank"), (&[], "-USR2", "own")] {
+        let recording = |rank: usize| recording(directory.path().join(format!("{name}{rank}.json")));
+        let mut ranks: Vec<_> =
+            (0..2).map(|rank| Rank::start(rank, id, directory.path(), variables)).collect();
+        ranks.iter_mut().for_each(Rank::wait_until_ready);
+        ranks[1].signal(signal);
+        let idle = recording(1);
+        let parts = [r#""reason":"signal""#, r#""state":"idle""#, r#""rank":1"#];
+        assert!(parts.iter().all(|part| idle.contains(part)), "{idle}");
+        let start = Instant::now();
+        let process = format!(r#""process":{},"#, ranks[0].0.id());
+        let parts = [r#""operation":"all_reduce_in_place""#, r#""state":"called""#, &process];
+        // Until the rank is inside the collective.
+        loop {
+            ranks[0].signal(signal);
+            let waiting = recording(0);
+            if parts.iter().all(|part| waiting.contains(part)) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{waiting}");
+            thread::sleep(Duration::from_millis(5));
         }
-        assert!(start.elapsed() < PATIENCE, "{waiting}");
-        thread::sleep(Duration::from_millis(5));
+        fs::write(directory.path().join("go"), "").unwrap();
+        assert!(ranks.into_iter().all(|rank| rank.wait().success()));
+        fs::remove_file(directory.path().join("go")).unwrap();
     }
-    fs::write(directory.path().join("go"), "").unwrap();
-    for rank in ranks {
-        let status = rank.wait();
-        assert!(status.success(), "{status}");
-    }
-}
-
-#[test]
-fn signal_of_the_program_writes_its_file() {
-    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, directory.path(), &[])).collect();
-    ranks.iter_mut().for_each(Rank::wait_until_ready);
-    ranks[1].signal("-USR2");
-    let written = recording(directory.path().join("own1.json"));
-    assert!(written.contains(r#""reason":"signal""#) && written.contains(r#""rank":1"#), "{written}");
-    fs::write(directory.path().join("go"), "").unwrap();
-    assert!(ranks.into_iter().all(|rank| rank.wait().success()));
 }
 
 #[test]

@@ -28,17 +28,12 @@ const EVENTS: &str = r#"{
 "#;
 
 #[test]
-fn events_are_split_where_objects_end() {
+fn events_are_split_where_objects_end_and_awaited_until_then() {
     let (first, length) = first_event(EVENTS.as_bytes()).unwrap().unwrap();
     let text = "[2026-11-22 19:08:23] PEER_DEAD: Process 29497 on node 10.0.0.1 managing GPUs 2,3";
     assert_eq!(first.to_string(), text);
     let (second, _) = first_event(&EVENTS.as_bytes()[length..]).unwrap().unwrap();
     assert_eq!(second.to_string(), "[2026-11-22 19:08:24] PEER_CONNECTING: 10.0.0.1<37429> attempt 2");
-}
-
-#[test]
-fn event_that_is_not_complete_is_awaited() {
-    let (_, length) = first_event(EVENTS.as_bytes()).unwrap().unwrap();
     for end in 0..length {
         assert_eq!(first_event(&EVENTS.as_bytes()[..end]).unwrap(), None, "{end}");
     }

@@ -1,4 +1,3 @@
-use std::panic::Location;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -45,25 +44,13 @@ fn last_operations_are_kept_with_their_numbers() {
     assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(1))]);
     push(&ring, 3, &[SUM, SUM, SUM, SUM, SEND]);
     assert_eq!(numbers(&ring), [(4, Some(3)), (5, Some(4)), (6, Some(5)), (7, Some(2))]);
-}
-
-#[test]
-fn recording_that_begins_late_has_the_numbers_of_the_communicator() {
-    let ring = Ring::new(4);
-    push(&ring, 8, &[SUM, SEND]);
-    assert_eq!(numbers(&ring), [(8, Some(1)), (9, Some(1))]);
-    assert_eq!(ring.last(), 9);
-}
-
-#[test]
-fn call_site_is_kept_if_it_is_known() {
-    let (ring, membership) = (Ring::new(2), membership());
-    let call = CallWord::new(SUM, None, [None; 2]);
-    for (number, site) in [(1, None), (2, Some(Location::caller()))] {
-        ring.push(&OperationStart::new(&membership, call, [number, 0], [0; 2], 0, site));
-    }
-    let sites: Vec<_> = ring.read().iter().map(|read| read.site.map(Location::file)).collect();
-    assert_eq!(sites, [None, Some(file!())]);
+    assert_eq!(ring.last(), 7);
+    // Inside until their end.
+    ring.end([1, 5], false);
+    assert_eq!(ring.read().iter().map(|read| read.is_inside).collect::<Vec<_>>(), [false, false, true, true]);
+    assert!(ring.is_inside());
+    ring.end([6, 7], false);
+    assert!(!ring.is_inside());
 }
 
 #[test]
@@ -91,31 +78,12 @@ fn failure_of_a_group_is_that_of_its_operations() {
     ring.end([2, 3], true);
     let failed = |ring: &Ring| ring.read().iter().map(|read| read.has_failed).collect::<Vec<_>>();
     assert_eq!(failed(&ring), [false, true, true]);
-    push(&ring, 4, &[SUM]);
-    ring.end([4, 4], true);
-    assert_eq!(failed(&ring), [false, true, true, true]);
     assert!(ring.read().iter().all(|read| read.completed.is_none()));
-}
-
-#[test]
-fn failure_of_operations_that_the_ring_has_lost_is_that_of_the_others() {
+    // The ring has lost the first of them.
     let ring = Ring::new(2);
     push(&ring, 1, &[SUM, SUM, SEND]);
     ring.end([1, 3], true);
-    assert!(ring.read().iter().all(|read| read.has_failed));
-    assert_eq!(ring.read().len(), 2);
-}
-
-#[test]
-fn operation_is_inside_until_its_end() {
-    let ring = Ring::new(8);
-    let inside = |ring: &Ring| ring.read().iter().map(|read| read.is_inside).collect::<Vec<_>>();
-    push(&ring, 1, &[SUM]);
-    ring.end([1, 1], false);
-    push(&ring, 2, &[SUM, SUM]);
-    assert_eq!((inside(&ring), ring.is_inside()), (vec![false, true, true], true));
-    ring.end([2, 3], false);
-    assert_eq!((inside(&ring), ring.is_inside()), (vec![false; 3], false));
+    assert_eq!(failed(&ring), [true, true]);
 }
 
 /// A recorder accepts calls with any arguments.

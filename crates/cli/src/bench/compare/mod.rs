@@ -229,7 +229,3 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
         in_place: measured(in_place),
     })
 }
-
-#[cfg(test)]
-#[path = "../../../tests/unit/nccl_tests.rs"]
-mod tests;

@@ -167,7 +167,3 @@ impl Row {
         [&self.out_of_place, &self.in_place].into_iter().flatten()
     }
 }
-
-#[cfg(test)]
-#[path = "../../../tests/unit/bench_report.rs"]
-mod tests;

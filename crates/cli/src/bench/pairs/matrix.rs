@@ -284,7 +284,3 @@ fn color(place: f64) -> RGBColor {
     let mix = |low: u8, high: u8| (f64::from(low) + (f64::from(high) - f64::from(low)) * part).round() as u8;
     RGBColor(mix(low.0, high.0), mix(low.1, high.1), mix(low.2, high.2))
 }
-
-#[cfg(test)]
-#[path = "../../../tests/unit/matrix.rs"]
-mod tests;

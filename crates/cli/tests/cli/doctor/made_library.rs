@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
@@ -11,37 +11,6 @@ use serde_json::{Map, Value};
 
 use crate::common::{assert_has, json, list, nccl, read, repository, run};
 use crate::snapshot::Session;
-
-/// Reads `~/.nccl.conf`, except `NCCL_PROTO`, and fails with an interface `ib0`.
-const SOURCE: &str = r#"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static int equals(const char *variable, const char *value) {
-    return getenv(variable) && !strcmp(getenv(variable), value);
-}
-__attribute__((constructor)) static void start(void) {
-    if (equals("TEST_START", "abort")) abort();
-    if (equals("TEST_START", "hang")) pause();
-}
-__attribute__((destructor)) static void end(void) { if (equals("TEST_END", "abort")) abort(); }
-int ncclGetVersion(int *version) { *version = 23203; return 0; }
-int ncclGetUniqueId(void *id) {
-    char path[4096], line[4096];
-    snprintf(path, sizeof path, "%s/.nccl.conf", getenv("HOME"));
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        char *value = strchr(line, '=');
-        line[strcspn(line, "\n")] = 0;
-        if (line[0] == '#' || !value) continue;
-        *value++ = 0;
-        if (strcmp(line, "NCCL_PROTO")) setenv(line, value, 0);
-    }
-    return equals("NCCL_SOCKET_IFNAME", "ib0") ? 2 : 0;
-}
-const char *const texts[] = {"NCCL version 2.32.3+cuda12.9",
-"#;
 
 /// The library in the directory of a session, which is the home directory as well.
 struct Made(PathBuf);
@@ -51,9 +20,10 @@ impl Made {
         let session = Session::new();
         let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
         let names: Map<String, Value> = serde_json::from_value(table["defaults"].clone()).expect("a map");
-        let names: String = names.keys().map(|name| format!("{name:?}, ")).collect();
+        let names: Vec<_> = names.keys().map(|name| format!("{name:?}")).collect();
         let made = Self(session.path(""));
-        made.compile(&format!("{SOURCE}{names}}};\n"), "libnccl.so.2");
+        let source = format!("#define NAMES {}\n{}", names.join(", "), include_str!("made.c"));
+        made.compile(&source, "libnccl.so.2");
         (session, made)
     }
 
@@ -118,10 +88,11 @@ impl Made {
 fn each_variable_gives_its_finding() {
     let (session, made) = Made::new();
     let base = made.findings(&[]);
-    session.replay("doctor_environments", |session, environment| {
-        let variables: Vec<String> = serde_json::from_str(environment).expect("a list");
+    session.replay("doctor_environments", |session, line| {
+        let variables = line.strip_prefix("nccl ").expect("as the other lines");
+        let variables: Vec<String> = serde_json::from_str(variables).expect("a list");
         let variables: Vec<_> = variables.iter().filter_map(|set| set.split_once('=')).collect();
-        made.add_findings(session, &format!("$ nccl {environment}"), &base, &variables);
+        made.add_findings(session, &format!("$ {line}"), &base, &variables);
     });
 }
 
@@ -151,6 +122,7 @@ fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
     let (text, _) = run(command.envs([("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]), 0);
     let lines = [
         "# NCCL 2.32.3, ",
+        "\n# ?: not set, and its default is not known\n",
         &format!("\nNCCL_ALGO==Ring  ({})\n", file.display()),
         "\nNCCL_BUFFSIZE=-2  (default)\n",
         "\nNCCL_DEBUG=INFO  (environment)\n",
@@ -160,51 +132,35 @@ fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
     assert_has(&text, &lines);
 }
 
-/// The library is loaded by a child process.
+/// The library prints text that is not a log, and ends its process.
 #[test]
-fn library_that_crashes_when_it_is_loaded_is_a_problem() {
+fn noise_of_a_library_is_no_finding() {
     let (_session, made) = Made::new();
-    let (text, _) = run(&mut made.command("", &[("TEST_START", "abort")]), 1);
+    let text = made.text(&[("TEST_ID", "noise")]);
     assert_has(
         &text,
         &[
-            "library\n  problem  a library cannot be loaded: the process ended with signal: 6 (SIGABRT)\n",
-            "\nlimits\n",
+            "no unique id can be made: ",
+            "the process ended with exit status: 3\n",
+            "the library makes no unique id; interfaces: ",
         ],
-    );
-    let library = made.0.join("libnccl.so.2").display().to_string();
-    let named = format!("--library {library} --json");
-    let report = json(&run(&mut made.command(&named, &[("TEST_START", "abort")]), 1).0);
-    assert_eq!(report["library"], Value::Null);
-    assert_eq!(
-        report["error"],
-        format!("{library} cannot be loaded: the process ended with signal: 6 (SIGABRT)")
-    );
-    assert!(report["driver"]["loaded"].is_boolean(), "{report}");
-}
-
-#[test]
-fn driver_that_crashes_is_a_problem() {
-    let (_session, made) = Made::new();
-    let text = "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n";
-    made.compile(text, "libcuda.so.1");
-    let directory = made.0.display().to_string();
-    let (text, _) = run(&mut made.command("", &[("LD_LIBRARY_PATH", &directory)]), 1);
-    let problem = "\n  problem  libcuda.so.1 cannot be loaded: the process ended with signal: 6 (SIGABRT)\n";
-    assert_has(
-        &text,
-        &["library\n  warning  no library was examined, as the driver ended the process", problem],
     );
 }
 
 /// NVML reports the states of the fabric of four GPUs: none, registered, refused, and not registered yet.
 #[test]
-fn gpu_that_is_not_registered_with_its_fabric_is_named() {
+fn gpu_that_is_not_registered_with_its_fabric_is_named_and_so_is_a_driver_that_crashes() {
     let (mut session, made) = Made::new();
     let base = made.findings(&[]);
     made.compile(include_str!("nvml.c"), "libnvidia-ml.so.1");
     let directory = made.0.display().to_string();
     made.add_findings(&mut session, "# With NVML", &base, &[("LD_LIBRARY_PATH", &directory)]);
+    let abort = "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n";
+    made.compile(abort, "libcuda.so.1");
+    let (text, _) = run(&mut made.command("", &[("LD_LIBRARY_PATH", &directory)]), 1);
+    let problem = "\n  problem  libcuda.so.1 cannot be loaded: the process ended with signal: 6 (SIGABRT)\n";
+    let warning = "library\n  warning  no library was examined, as the driver ended the process";
+    assert_has(&text, &[warning, problem]);
     session.check("doctor_fabric");
 }
 
@@ -290,27 +246,4 @@ fn doctor_without_proc_reports_missing_data() {
     assert_has(&text, &[&format!("\n  warning  no library was examined, as {reason}"), "\nlimits\n"]);
     assert!(!text.contains("  problem  "), "{text}");
     assert!(text.ends_with("it is not known whether a job would start here\n"), "{text}");
-}
-
-/// The CPU backend needs no interface, and reads few of NCCL's variables.
-#[test]
-fn cpu_backend_has_no_finding_about_the_network_and_ignored_values() {
-    let backend = libnccl_test_support::shared_object("nccl_cpu");
-    let environment = [
-        ("LIBNCCL_PATH", backend.as_path()),
-        ("NCCL_SOCKET_IFNAME", Path::new("eth9")),
-        ("NCCL_IB_HCA", Path::new("mlx5_0")),
-        ("NCCL_BUFFSIZE", Path::new("4M")),
-        ("LIBNCCL_CPU_STRICT", Path::new("1")),
-        ("LIBNCCL_CPU_STACKS", Path::new("0")),
-        ("LIBNCCL_CPU_TIMEOUT", Path::new("2.5")),
-        ("LIBNCCL_CPU_WARN_AFTER", Path::new(" 0")),
-        ("LIBNCCL_CPU_FAILURES", Path::new("report")),
-        ("LIBNCCL_CPU_IGNORE", Path::new("race,missing-call")),
-    ];
-    let (text, _) = run(nccl("doctor").env_clear().envs(environment), 0);
-    let (_, sections) = text.split_once("\nnetwork\n").expect("a section");
-    let expected =
-        "  ok       this library needs no network interface: its ranks are on one machine\nfiles\n";
-    assert!(sections.starts_with(expected) && !sections.contains("  warning  "), "{text}");
 }

@@ -90,15 +90,3 @@ fn verdicts_are_those_of_the_file() {
     }
     assert_eq!(found, expected);
 }
-
-#[test]
-fn verdict_as_json_has_its_kind_communicator_and_rank() {
-    assert_eq!(
-        serde_json::to_value(verdicts(&[report("5 silent")])).unwrap(),
-        json!([{
-            "verdict": "unresponsive",
-            "communicator": { "hash": "0xab", "secondary_hash": "0x1:0x2", "size": 2 },
-            "rank": { "rank": 1, "host": "10.0.0.2", "pid": 101, "cuda_dev": 1 },
-        }])
-    );
-}
