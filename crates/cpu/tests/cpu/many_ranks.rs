@@ -11,7 +11,7 @@ use crate::common::processes::{self, RankProcess, command, finish};
 use crate::common::{Comm, assert_sum, busy, on_threads, split, unique_id};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-rank_tasks!(sum_and_split_as_threads, wait_for_late_rank);
+rank_tasks!(sum_and_split_as_threads, sum_and_split_as_process, wait_for_late_rank);
 
 const MEMORY: u64 = 2 << 30;
 
@@ -34,18 +34,24 @@ fn usage() -> (Duration, i64) {
     (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
 }
 
+/// Sums, splits the ranks into odd and even ones, and sums there.
+fn sum_and_split(comm: Comm, ranks: usize, rank: usize) {
+    assert_sum(comm.0, ranks);
+    let child = split(comm.0, rank as i32 % 2, 0).unwrap();
+    assert_sum(child.0, (ranks + 1 - rank % 2) / 2);
+    [child, comm].into_iter().for_each(Comm::destroy);
+}
+
+fn sum_and_split_as_process(process: &RankProcess) {
+    sum_and_split(process.join(), process.ranks, process.rank());
+}
+
 /// Runs all ranks as threads of a process that may open only a few file descriptors, so that a rank can keep none.
 fn sum_and_split_as_threads(process: &RankProcess) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(next + 40), ..getrlimit(Resource::Nofile) }).unwrap();
     let (ranks, began) = (process.ranks, Instant::now());
-    on_threads(ranks, |rank| {
-        let Comm(comm) = process.join_as(rank);
-        assert_sum(comm, ranks);
-        let child = split(comm, rank as i32 % 2, 0).unwrap();
-        assert_sum(child.0, (ranks + 1 - rank % 2) / 2);
-        [child, Comm(comm)].into_iter().for_each(Comm::destroy);
-    });
+    on_threads(ranks, |rank| sum_and_split(process.join_as(rank), ranks, rank));
     let memory = peak_memory();
     eprintln!("{ranks} threads: {:.1} s, {} MiB", began.elapsed().as_secs_f64(), memory >> 20);
     assert!(memory < MEMORY, "{memory} bytes");
@@ -70,10 +76,27 @@ fn wait_for_late_rank(process: &RankProcess) {
     assert!(time < Duration::from_millis(400), "{time:?}");
 }
 
+fn ranks_as_threads(ranks: usize) {
+    let _busy = busy();
+    print!("{}", finish(command("sum_and_split_as_threads", &unique_id(), ranks, &[0]).spawn().unwrap()));
+}
+
 #[test]
 fn hundreds_of_ranks_as_threads_take_few_descriptors_and_little_memory() {
-    let _busy = busy();
-    print!("{}", finish(command("sum_and_split_as_threads", &unique_id(), 256, &[0]).spawn().unwrap()));
+    ranks_as_threads(256);
+}
+
+#[test]
+#[ignore = "takes seconds of two processors: .ci/long"]
+fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
+    ranks_as_threads(1024);
+}
+
+#[test]
+fn hundred_processes_join_and_split() {
+    let (_busy, began) = (busy(), Instant::now());
+    processes::run("sum_and_split_as_process", (0..128).map(|rank| [rank]), &[]);
+    println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
 }
 
 #[test]

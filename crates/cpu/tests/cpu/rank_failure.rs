@@ -4,9 +4,12 @@
 //! far as the timing of processes can be repeated.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -192,11 +195,23 @@ fn fail_one_rank(operation: &str, seed: u64, limit: Duration) {
     expect_errors(survivors, limit);
 }
 
+/// Lists the files of this library that outlive their process.
+fn leftovers() -> BTreeSet<PathBuf> {
+    // A system may lack one of the directories.
+    let entries = ["/dev/shm", "/tmp"].into_iter().filter_map(|name| fs::read_dir(name).ok()).flatten();
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| path.to_string_lossy().to_lowercase().contains("nccl")).collect()
+}
+
+/// Runs a number of failures, each with the next operation, and expects no files to be left behind.
 fn fail(number: usize, first: u64, limit: Duration) {
     let operations: Vec<&str> = COLLECTIVES.iter().map(|collective| collective.0).chain(OTHERS).collect();
+    let before = leftovers();
     for seed in (first..).take(number) {
         fail_one_rank(operations[seed as usize % operations.len()], seed, limit);
     }
+    let left: Vec<_> = leftovers().difference(&before).cloned().collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 #[test]
