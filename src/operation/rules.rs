@@ -109,9 +109,9 @@ impl Call<'_, '_> {
             Some(needed) => needed.to_string(),
             None => "more than usize::MAX".into(),
         };
-        let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
+        let factors = if ranks == 1 { String::new() } else { format!(" ({ranks} ranks x {count})") };
         let problem =
-            format!("the {whose}{buffer}buffer holds {length} elements, and needs {needed}{factors}");
+            format!("the {whose}{buffer}buffer holds {length} elements but needs {needed}{factors}");
         self.wrong(InvalidArgumentKind::Length, problem)
     }
 

@@ -88,7 +88,7 @@ impl Race {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "race in {}; nothing orders", self.allocation.description())?;
+        writeln!(f, "race in {}: nothing orders these calls", self.allocation.description())?;
         writeln!(f, "    {}", self.sides[0])?;
         writeln!(f, "    {}", self.sides[1])
     }

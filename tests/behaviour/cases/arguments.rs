@@ -44,8 +44,8 @@ fn wrong_length_error_names_both_lengths(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &Config::new().timeout(SHORT));
     let comm = &comms[1];
     let (send, mut recv) = (vec![0_i32; 12], vec![0_i32; 12]);
-    let plain = "holds 11 elements, and needs 12";
-    let each = "holds 11 elements, and needs 12, 3 ranks times 4";
+    let plain = "holds 11 elements but needs 12";
+    let each = "holds 11 elements but needs 12 (3 ranks x 4)";
     for (wrong, buffer, lengths) in [
         (comm.all_reduce(&send, &mut recv[..11], SUM, STREAM), "all_reduce: the receive", plain),
         (comm.broadcast(&send[..11], &mut recv, 1, STREAM), "broadcast: the root's send", plain),
@@ -71,7 +71,7 @@ fn wrong_length_error_names_both_lengths(nccl: &Nccl) {
     // SAFETY: never read, as the length is an error.
     let huge = unsafe { Slice::<i32>::from_device_ptr(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
-    check(Kind::Length, refused, "*needs more than usize::MAX, 2 ranks times 18446744073709551615");
+    check(Kind::Length, refused, "*needs more than usize::MAX (2 ranks x 18446744073709551615)");
 }
 
 /// On rank 1 of 3.
@@ -87,17 +87,17 @@ fn wrong_counts_error_names_them(nccl: &Nccl) {
         (comm.all_gather_v(&send, &mut recv, &[0, 3, 2], STREAM),
             "all_gather_v: the send buffer holds 4 elements; expected 3, the count of rank 1"),
         (comm.all_gather_v(&send, &mut recv, &[4, 4, 4], STREAM),
-            "all_gather_v: the receive buffer holds 9 elements, and needs 12"),
+            "all_gather_v: the receive buffer holds 9 elements but needs 12"),
         (comm.all_gather_v(&send, &mut recv, &[max, 4, 1], STREAM),
             "all_gather_v: the sum of the counts is more than usize::MAX"),
         (comm.reduce_scatter_v(&send, &mut recv[..2], &[1, 2, 2], SUM, STREAM),
-            "reduce_scatter_v: the send buffer holds 4 elements, and needs 5"),
+            "reduce_scatter_v: the send buffer holds 4 elements but needs 5"),
         (comm.reduce_scatter_v(&send, &mut recv, &[1, 2, 1], SUM, STREAM),
             "reduce_scatter_v: the receive buffer holds 9 elements; expected 2, the count of rank 1"),
         (comm.all_to_all_v(&send, &mut recv, &[1, 2, 2], &[1, 2, 1], STREAM),
-            "all_to_all_v: the send buffer holds 4 elements, and needs 5"),
+            "all_to_all_v: the send buffer holds 4 elements but needs 5"),
         (comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[4, 2, 4], STREAM),
-            "all_to_all_v: the receive buffer holds 9 elements, and needs 10"),
+            "all_to_all_v: the receive buffer holds 9 elements but needs 10"),
         (comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[1, 3, 1], STREAM),
             "all_to_all_v: this rank sends 2 elements to itself; its receive counts have 3"),
         (comm.all_to_all_v(&send, &mut recv, &[4], &[1, 3, 1], STREAM),
@@ -105,21 +105,21 @@ fn wrong_counts_error_names_them(nccl: &Nccl) {
         (comm.gather_v(&send, &mut recv, &[1, 4, 1, 0], 1, STREAM),
             "gather_v: 4 counts; expected 3, one for each rank"),
         (comm.gather_v(&send, &mut recv, &[4, 4, 4], 1, STREAM),
-            "gather_v: the root's receive buffer holds 9 elements, and needs 12"),
+            "gather_v: the root's receive buffer holds 9 elements but needs 12"),
         (comm.gather_v(&send, &mut recv, &[1, 5, 1], 1, STREAM),
             "gather_v: the send buffer holds 4 elements; expected 5, the count of rank 1"),
         (comm.scatter_v(&send, &mut recv[..2], &[1, 2, 2], 1, STREAM),
-            "scatter_v: the root's send buffer holds 4 elements, and needs 5"),
+            "scatter_v: the root's send buffer holds 4 elements but needs 5"),
         (comm.scatter_v(&send, &mut recv, &[1, 3, 0], 1, STREAM),
             "scatter_v: the receive buffer holds 9 elements; expected 3, the count of rank 1"),
         (comm.all_gather_v_in_place(&mut recv, &[4, 4], STREAM),
             "all_gather_v_in_place: 2 counts; expected 3, one for each rank"),
         (comm.all_gather_v_in_place(&mut recv, &[3, 3, 4], STREAM),
-            "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10"),
+            "all_gather_v_in_place: the in-place buffer holds 9 elements but needs 10"),
         (comm.reduce_scatter_v_in_place(&mut recv, &[9, max, 4], SUM, STREAM),
             "reduce_scatter_v_in_place: the sum of the counts is more than usize::MAX"),
         (comm.gather_v_in_place(&mut recv, &[4, 4, 4], 1, STREAM),
-            "gather_v_in_place: the root's buffer holds 9 elements, and needs 12"),
+            "gather_v_in_place: the root's buffer holds 9 elements but needs 12"),
         (comm.scatter_v_in_place(&mut recv, &[], 1, STREAM),
             "scatter_v_in_place: 0 counts; expected 3, one for each rank"),
         (comm.send_recv(&send, &mut recv, 1, 1, STREAM),

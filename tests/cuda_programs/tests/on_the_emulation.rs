@@ -179,7 +179,7 @@ failures! {
     abort_of_a_peer_is_a_cuda_error_until_this_rank_aborts:
         "abort_of_a_peer", None, ["an operation on a stream failed: rank 1 aborted the communicator", DISCARDS];
     cuda_error_outlives_the_destroyed_communicator:
-        "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has left"];
+        "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has finalized or destroyed"];
     cuda_error_persists_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
     failure_is_no_cuda_error_if_only_reported:
         "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];

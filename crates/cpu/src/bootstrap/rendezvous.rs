@@ -287,6 +287,6 @@ mod tests {
             });
             join(&id, 2, 1, &context).unwrap_err()
         });
-        assert_eq!(error.text, "rank 0 has left: its communicator is gone");
+        assert_eq!(error.text, "rank 0 has finalized or destroyed its communicator");
     }
 }

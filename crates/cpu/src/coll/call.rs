@@ -342,7 +342,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
         let missing = |lacks: usize, made: usize| {
             let (call, _) = state.last_call(made);
             format!(
-                "rank {lacks} left without a call of rank {made}, which called {} last",
+                "rank {lacks} finalized or destroyed its communicator without a call of rank {made}, which called {} last",
                 CallHeader::decode(call)
             )
         };

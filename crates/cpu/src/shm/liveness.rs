@@ -117,9 +117,7 @@ impl SharedState {
         match self.control(rank)[DEPARTED].load(Acquire) {
             0 => Ok(()),
             ABORTED => Err(aborted(rank)),
-            _ => Err(Error::remote(format!(
-                "rank {rank} has left: its communicator was finalized or destroyed"
-            ))),
+            _ => Err(departed(rank)),
         }
     }
 
@@ -128,7 +126,7 @@ impl SharedState {
         match self.control(rank)[DEPARTED].load(Acquire) {
             0 => {}
             ABORTED => return Err(aborted(rank)),
-            _ => return Err(Error::remote(format!("rank {rank} has left: its communicator is gone"))),
+            _ => return Err(departed(rank)),
         }
         if self.processes[rank].pid == u64::from(std::process::id()) {
             return Ok(());
@@ -279,6 +277,11 @@ impl SharedState {
 #[cold]
 fn aborted(rank: usize) -> Error {
     Error::remote(format!("rank {rank} aborted the communicator"))
+}
+
+#[cold]
+fn departed(rank: usize) -> Error {
+    Error::remote(format!("rank {rank} has finalized or destroyed its communicator"))
 }
 
 #[cold]

@@ -39,7 +39,7 @@ fn rank_of_failed_group_leaves_the_child_it_joined() {
             let child = split(comm, 0, 0).unwrap();
             assert_eq!(nccl!(ncclCommAbort(comm)), OK);
             assert_eq!(sum(child.0, 1), Err(REMOTE));
-            assert_last_error("rank 0 has left");
+            assert_last_error("rank 0 has finalized or destroyed");
             return child.destroy();
         }
         let mut children = [ptr::dangling_mut(); 2];

@@ -235,7 +235,7 @@ fn receive_after_the_sender_left(process: &RankProcess) {
         if rank == 1 {
             assert_eq!([receive_ones(1000, 0, comm), receive_ones(MAX, 0, comm)], [OK; 2]);
             assert_eq!([receive_ones(1, 0, comm), send_ones(100_000, 0, comm)], [REMOTE; 2]);
-            assert_last_error("rank 0 has left");
+            assert_last_error("rank 0 has finalized or destroyed");
             comm.destroy();
         }
     });

@@ -96,9 +96,9 @@ fn put_into_deregistered_part_is_invalid_usage() {
 fn put_into_window_of_ended_rank_is_remote_error() {
     let _alone = alone();
     let ends: [(&dyn Fn(ncclComm_t) -> ncclResult_t, &str); 3] = [
-        (&|comm| nccl!(ncclCommDestroy(comm)), "rank 1 has left"),
+        (&|comm| nccl!(ncclCommDestroy(comm)), "rank 1 has finalized or destroyed"),
         (&|comm| nccl!(ncclCommAbort(comm)), "rank 1 aborted the communicator"),
-        (&|comm| nccl!(ncclCommFinalize(comm)), "rank 1 has left"),
+        (&|comm| nccl!(ncclCommFinalize(comm)), "rank 1 has finalized or destroyed"),
     ];
     for (end, text) in ends {
         let (comms, memories, windows) = with_windows(2, 2);
@@ -158,7 +158,7 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
     comms[1].destroy();
     assert_eq!(wait(1, comms[0].0), OK, "an earlier signal still counts");
     assert_eq!(wait(1, comms[0].0), REMOTE);
-    assert_last_error("rank 1 has left");
+    assert_last_error("rank 1 has finalized or destroyed");
     assert_eq!(signal(1, 0, 0, comms[2].0), REMOTE);
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }

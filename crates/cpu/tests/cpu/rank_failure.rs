@@ -295,7 +295,7 @@ const FAILURES_WAIT: (&str, &str) = ("LIBNCCL_CPU_FAILURES", "wait");
 fn operation_with_failed_peer_stays_pending_until_its_rank_aborts_if_failures_wait() {
     for (way, reason) in [
         ("abort", "rank 1 aborted the communicator"),
-        ("destroy", "rank 1 has left: its communicator was finalized or destroyed"),
+        ("destroy", "rank 1 has finalized or destroyed its communicator"),
         ("exit", "rank 1 died: its process ended without destroying the communicator"),
     ] {
         for kind in ["alone", "group", "nonblocking"] {

@@ -119,7 +119,7 @@ fn derived_comm_with_rank_out_of_descriptors_returns_remote_error() {
                 _ => grow(comm, 4, (rank == 1).then_some(&token), -1),
             };
             assert_eq!(derived, Err(REMOTE), "{task}");
-            assert_last_error("rank 2 has left: its communicator is gone");
+            assert_last_error("rank 2 has finalized or destroyed its communicator");
         });
         assert!(child.try_wait().unwrap().is_none(), "{task}: rank 2 has ended");
         kill(&mut child);

@@ -40,7 +40,7 @@ fn destroyed_communicator_leaves_although_a_thread_caches_it() {
     });
     let summed = thread::scope(|scope| scope.spawn(|| sum({ comms[0] }.0, 1)).join().unwrap());
     assert_eq!(summed, Err(REMOTE));
-    assert_last_error("rank 1 has left");
+    assert_last_error("rank 1 has finalized or destroyed");
     comms[0].destroy();
 }
 

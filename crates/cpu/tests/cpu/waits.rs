@@ -278,11 +278,8 @@ fn error_of_a_departing_peer_names_the_waiting_call() {
             assert_eq!(code, REMOTE, "{text}");
             text
         });
-        let reason = if is_abort {
-            "aborted the communicator"
-        } else {
-            "has left: its communicator was finalized or destroyed"
-        };
+        let reason =
+            if is_abort { "aborted the communicator" } else { "has finalized or destroyed its communicator" };
         assert!(text.starts_with(&format!("rank 1 {reason}; rank 0 of 2 was in {waits}")), "{text}");
         comms[0].destroy();
     }

@@ -468,12 +468,12 @@ fn work_before_departure_is_seen() {
         buffer.assert_bytes(|index| value(1, 1, index));
         rank.wait_signal(1, 0).unwrap();
         let error = rank.wait_signal(1, 0).unwrap_err();
-        assert!(error.text.starts_with("rank 1 has left"));
+        assert!(error.text.starts_with("rank 1 has finalized or destroyed"));
         let error = rank.run(rank.recv(1, &buffer)).unwrap_err();
-        assert!(error.text.starts_with("rank 1 has left"));
+        assert!(error.text.starts_with("rank 1 has finalized or destroyed"));
         let (send, receive) = (Buffer::new(INLINE), Buffer::new(INLINE));
         let error = rank.run(rank.call(Function::ALL_REDUCE, INLINE, &send, &receive)).unwrap_err();
-        assert!(error.text.starts_with("rank 1 has left"));
+        assert!(error.text.starts_with("rank 1 has finalized or destroyed"));
     });
 }
 

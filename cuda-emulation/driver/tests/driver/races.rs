@@ -20,8 +20,8 @@ fn make_races_without_an_error() {
 
 crate::tests! {
     copy_back_before_the_work_is_done_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoH_v2 on stream"]
-    two_streams_without_an_event_are_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders [race]\n"]
-    free_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders [free-under-work]\n"]
+    two_streams_without_an_event_are_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders these calls [race]\n"]
+    free_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders these calls [free-under-work]\n"]
     waiting_free_of_pool_memory_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"]
     default_stream_against_a_nonblocking_stream_is_reported ["race in allocation", "cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"]
     event_recorded_too_early_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"]
@@ -53,7 +53,7 @@ crate::tests! {
     ] { LIBNCCL_CPU_IGNORE = "free-under-work" }
     findings_are_recorded_in_the_given_file = make_races_without_an_error [
         "{\"count\":1,\"finding\":\"race\",\"process\":",
-        ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
+        ",\"text\":\"race in allocation 1, 4096 bytes of device 0: nothing orders these calls\\n    call ",
         "{\"count\":98,\"finding\":\"race\",\"process\":",
         "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
         "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
