@@ -20,6 +20,21 @@ use crate::sys;
 
 /// Operations that NCCL starts together. [`Nccl::group`] creates a group. A function can add operations to its caller's
 /// group; see [`group`](Self::group).
+///
+/// ```
+/// use libnccl::StreamRef;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comms = nccl.init_all(&[0, 1])?;
+/// let mut received = [0.0];
+/// // Rank 0 sends to rank 1.
+/// nccl.group(|g| {
+///     comms[0].send(&[1.0], 1, g.stream(StreamRef::DEFAULT))?;
+///     comms[1].recv(&mut received, 0, g.stream(StreamRef::DEFAULT))
+/// })?;
+/// assert_eq!(received, [1.0]);
+/// # Ok::<(), libnccl::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
     pub(crate) participants: Participants<'scope>,
