@@ -44,7 +44,7 @@ enum Task {
         version: String,
     },
     /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
-    /// beside it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
+    /// next to it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
     /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
     CpuSo {
         /// The directory to put it into, created if needed

@@ -29,7 +29,7 @@ pub(crate) struct TraceArguments {
     /// Pass calls on to this NCCL library [default: that of `LIBNCCL_PATH`, or the one that the program would find]
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
-    /// Use this libnccl-trace.so [default: libnccl-trace/libnccl-trace.so beside this program, or in ../lib]
+    /// Use this libnccl-trace.so [default: libnccl-trace/libnccl-trace.so next to this program, or in ../lib]
     #[arg(long, value_name = "PATH")]
     recorder: Option<PathBuf>,
     /// Program to run, and its arguments

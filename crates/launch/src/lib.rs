@@ -41,7 +41,7 @@
 //!
 //! Rank 0 refuses all other connections, logs a warning for each, and lists them in its error at the timeout, with the reason: no
 //! complete hello within 5 s, another job, a second process with the same rank, or another number of ranks. A process needs the
-//! job id, and the nonce if rank 0 publishes one, to affect other connections. With them, it can join in place of a rank that has
+//! job id, and the nonce if rank 0 publishes one, to affect other connections. With them, it can join as a rank that has
 //! not joined yet, or report that this rank has failed. As in NCCL's bootstrap, nothing is encrypted.
 //!
 //! Rank 0 listens on the IP address in `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS`, or, with a name there, on all interfaces. An

@@ -58,7 +58,7 @@ fn shared_memory(system: &System, settings: &Settings) -> Finding {
     if size.is_some_and(|size| used > size / 2) {
         let left = system.names("/dev/shm").iter().filter(|name| name.starts_with("nccl-")).count();
         let text = format!("/dev/shm: {} of {shown} are in use; files of NCCL: {left}", in_mib(used));
-        let advice = "if no job runs, remove the files nccl-* in /dev/shm that killed jobs have left";
+        let advice = "if no job runs, remove the files nccl-* in /dev/shm that killed jobs left";
         return Finding::warning(text, advice);
     }
     Finding::ok(format!("/dev/shm: {shown}"))

@@ -49,7 +49,7 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     ranks: usize,
     /// Put the CPU backend of NCCL, and the CUDA emulation, before other libraries; from DIR, which
-    /// `cargo xtask cpu-so DIR` makes; `nccl ras` finds the job unless `NCCL_RAS_ENABLE` is 0 [default: libnccl-cpu beside this program, or in ../lib, or the Python package `libnccl_cpu`]. The `=` may be a space before a
+    /// `cargo xtask cpu-so DIR` makes; `nccl ras` finds the job unless `NCCL_RAS_ENABLE` is 0 [default: libnccl-cpu next to this program, or in ../lib, or the Python package `libnccl_cpu`]. The `=` may be a space before a
     /// DIR with a slash
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     cpu: Option<Option<PathBuf>>,

@@ -84,7 +84,7 @@ fn sweep(left_behind: &[Pid]) {
     match process::kill_all(left_behind) {
         Ok(left) => left.into_iter().for_each(|pid| {
             let state = process::state(pid);
-            say(&format!("process {pid}, which a rank has left, has survived SIGKILL: its state is {state}"));
+            say(&format!("process {pid}, which a rank started, has survived SIGKILL: its state is {state}"));
         }),
         Err(error) => say(&format!("processes of the ranks may be left: {error:#}")),
     }

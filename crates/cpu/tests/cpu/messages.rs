@@ -223,7 +223,7 @@ fn unreceived_messages_are_reported_by_each_rank_that_detects_them() {
     }
 }
 
-/// What was sent before the sender left arrives; a call after that, or a send that waits, is an error.
+/// Sends made before the sender destroys its communicator arrive; later calls, and sends that wait, are errors.
 fn receive_after_the_sender_left(process: &RankProcess) {
     let sent = Barrier::new(2);
     on_both(process, |rank, comm| {

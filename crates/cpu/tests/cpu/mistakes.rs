@@ -1,5 +1,5 @@
 //! The mistakes of `docs/what-it-finds.md`: each is made here, and the texts that the page quotes must be printed. A few more
-//! mistakes have the text that names their cause beside them.
+//! mistakes are next to the text that names their cause.
 //!
 //! The environment is read once per process, so each rank runs in a separate process.
 

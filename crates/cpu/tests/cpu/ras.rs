@@ -230,7 +230,7 @@ fn aborted_rank_is_not_missing() {
     job.finish();
 }
 
-/// What `nccl ras` says of them is in its tests.
+/// The tests of `nccl ras` have its verdicts about them.
 #[test]
 fn stopped_and_killed_ranks_make_a_communicator_incomplete() {
     let mut job = Job::start("A,A,A,A");

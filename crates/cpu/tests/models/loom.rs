@@ -402,7 +402,7 @@ fn message_after_nack_arrives_through_the_ring() {
     });
 }
 
-/// A short message is dropped; a sender that waits gets the error.
+/// A short send is dropped; a sender that waits gets the error.
 #[test]
 fn mismatched_message_is_reported_and_the_next_arrives() {
     for (processes, preemptions, sent, waits) in

@@ -1,5 +1,5 @@
-/* A rank of three, of which the last one makes a mistake: mistakes MISTAKE FOLDER. RANK is in the environment; rank 0 gives
- * the others the ids of two communicators in files of the folder. */
+/* A rank of three, of which the last one makes a mistake: mistakes MISTAKE DIRECTORY. RANK is in the environment; rank 0 gives
+ * the others the ids of two communicators in files of the directory. */
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,13 +40,13 @@ pub struct Behavior {
     pub version: c_int,
     /// The size and the rank that communicators report.
     pub size_and_rank: (c_int, c_int),
-    /// Whether the library says that it works on the host's memory.
+    /// If set, the library reports that it works on the host's memory.
     pub has_host_memory: bool,
-    /// Whether the next allocation ends that, as CUDA does when another thread loads it.
+    /// If set, the next allocation ends that, as CUDA does when another thread loads it.
     pub ends_host_memory: bool,
-    /// Whether registrations and windows get a handle; without one, they succeed with null.
+    /// If set, registrations and windows get a handle; otherwise they succeed with null.
     pub registers: bool,
-    /// Whether a failed initialization leaves a group open, as in 2.23.4 to 2.32.3.
+    /// If set, a failed initialization leaves a group open, as in 2.23.4 to 2.32.3.
     pub leaves_group_open: bool,
     /// The number of bytes of every parameter.
     pub parameter_bytes: usize,

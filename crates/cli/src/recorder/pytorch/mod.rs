@@ -150,7 +150,7 @@ impl Dumps {
         ensure!(version.starts_with("2."), "a dump of version {version}: expected 2");
         let rank = rank_of(path).context("the name does not end in the rank, as in nccl_trace_rank_0")?;
         if let Some((other, _)) = self.ranks.get(&rank) {
-            bail!("a second dump of rank {rank}, beside {}", other.display());
+            bail!("a second dump of rank {rank}; the first is {}", other.display());
         }
         self.ranks.insert(rank, (path.to_owned(), dump));
         Ok(())
