@@ -52,7 +52,6 @@ pub(super) struct Root<'a> {
 struct Joined {
     peer: Peer,
     nonce: Nonce,
-    /// The rank's own deadline.
     until: Instant,
     stage: Stage,
     /// The reason, if it has failed.

@@ -99,13 +99,11 @@ fn not_a_store() -> io::Error {
     io::Error::other("the reply is not from a TCPStore of PyTorch 2.2 or newer")
 }
 
-/// Encodes a key or a value.
 fn text(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// Encodes a list of one key.
 fn keys(key: &str) -> Vec<u8> {
     [&1_u64.to_le_bytes()[..], &text(key)].concat()
 }
