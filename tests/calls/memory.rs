@@ -1,6 +1,7 @@
 //! Memory of NCCL, registrations, windows and one-sided operations: the C calls that they make, and when memory is freed.
 #![allow(unsafe_code)]
 
+use std::ops::Bound;
 use std::thread;
 
 use libnccl::buffer::MemorySpace;
@@ -200,6 +201,8 @@ fn buffer_views_cover_the_requested_range() {
     assert_eq!(length(buffer.get(..)), Some(4));
     assert_eq!(length(buffer.get(4..)), Some(0));
     assert_eq!(length(buffer.get(1..=2)), Some(2));
+    assert_eq!(length(buffer.get((Bound::Excluded(1), Bound::Unbounded))), Some(2));
+    assert_eq!(length(buffer.get((Bound::Excluded(usize::MAX), Bound::Unbounded))), None);
     assert_eq!(length(buffer.get(..5)), None);
     assert_eq!(length(buffer.get(..=usize::MAX)), None);
     #[allow(clippy::reversed_empty_ranges)]
