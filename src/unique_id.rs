@@ -104,15 +104,16 @@ impl FromStr for UniqueId {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected = "a unique id is written in 256 hexadecimal digits";
         let digit = |(position, found): (usize, char)| {
-            found.to_digit(16).map(|digit| digit as u8).ok_or_else(|| {
-                let expected = "a unique id is written in hexadecimal digits";
-                ParseError::new(format_args!("{expected}; character {position} is {found:?}"))
-            })
+            found
+                .to_digit(16)
+                .map(|digit| digit as u8)
+                .ok_or_else(|| ParseError::new(format_args!("{expected}; character {position} is {found:?}")))
         };
         let digits = text.chars().enumerate().map(digit).collect::<Result<Vec<u8>, _>>()?;
         if digits.len() != 2 * Self::BYTES {
-            return Err(wrong_length(digits.len().div_ceil(2)));
+            return Err(ParseError::new(format_args!("{expected}; {} were given", digits.len())));
         }
         let mut id = [0; Self::BYTES];
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
