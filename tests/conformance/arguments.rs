@@ -389,6 +389,12 @@ fn operations(rank: &Rank) {
             expect!(rank, ARGUMENT, ncclSend(from, count, I32, 0, comm, stream));
             rank.assert_last_error(&format!("count {count} of ncclInt32 {end}"));
         }
+        // A group fails for its first error.
+        check!(rank, ncclGroupStart());
+        expect!(rank, ARGUMENT, ncclBroadcast(from, to, 4, I32, 2, comm, stream));
+        expect!(rank, ARGUMENT, ncclAllReduce(from, to, 4, I32, ncclRedOp_t(77), comm, stream));
+        expect!(rank, ARGUMENT, ncclGroupEnd());
+        rank.assert_last_error("ncclBroadcast in this group failed: invalid root 2");
         if rank.implementation.has_device_memory() {
             let mut host = [0_i32; 4];
             let host: *mut c_void = host.as_mut_ptr().cast();
