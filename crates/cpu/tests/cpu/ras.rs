@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{self, RankProcess};
 use crate::common::{all_reduce, assert_sum, broadcast, unique_id, wait_until};
 use libnccl::communicator::ShrinkMode;
-use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report};
+use libnccl_observe::ras::{EventGroup, Monitor, RasClient, RasError, Report};
 use libnccl_test_support::random_inputs::{Random, inputs};
 
 /// The limit for an event, on a busy machine.
@@ -236,8 +236,10 @@ fn stopped_and_killed_ranks_make_a_communicator_incomplete() {
     let mut job = Job::start("A,A,A,A");
     job.report(|report| launched(report, "AllReduce") == [1; 4]);
     // Each client reaches one of the four processes. Not all reach those that are stopped or killed.
-    let groups = [EventGroup::Lifecycle, EventGroup::Trace];
-    let monitors: Vec<_> = (0..16).map(|_| job.client().monitor(&groups).unwrap()).collect();
+    let monitors = |groups: &[EventGroup]| -> Vec<_> {
+        (0..16).map(|_| job.client().monitor(groups).unwrap()).collect()
+    };
+    let (all, of_lifecycle) = (monitors(&[EventGroup::Lifecycle, EventGroup::Trace]), monitors(&[]));
     processes::stop(&job.ranks[2]);
     job.report(|report| report.communicators[0].ranks.len() == 3);
     thread::sleep(Duration::from_secs(1));
@@ -259,12 +261,16 @@ fn stopped_and_killed_ranks_make_a_communicator_incomplete() {
     job.report(|report| report.communicators[0].ranks.len() == 3);
     let expected = [("PEER_UNRESPONSIVE", stopped), ("PEER_DEAD", dead), ("PEER_RECOVERED", stopped)];
     let expected = expected.map(|(event, process)| (event.to_owned(), i64::from(process)));
-    let is_notified = monitors.into_iter().any(|mut monitor| {
-        let next = || monitor.next_event(Duration::from_secs(1)).ok().flatten();
-        let events = std::iter::from_fn(next).map(|event| (event.event, event.peer.unwrap().pid));
-        events.collect::<Vec<_>>() == expected
-    });
+    let events = |mut monitor: Monitor, wait| -> Vec<_> {
+        let next = || monitor.next_event(wait).ok().flatten();
+        std::iter::from_fn(next).map(|event| (event.event, event.peer.unwrap().pid)).collect()
+    };
+    let is_notified = all.into_iter().any(|monitor| events(monitor, Duration::from_secs(1)) == expected);
     assert!(is_notified, "no monitor has these events: {expected:?}");
+    for monitor in of_lifecycle {
+        let events = events(monitor, Duration::from_millis(100));
+        assert!(events.is_empty() || events == expected[1..2], "by default: {events:?}");
+    }
     job.ranks.pop();
     job.finish();
 }
