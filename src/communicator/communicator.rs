@@ -302,8 +302,8 @@ impl Communicator {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Adds an observer, which is notified of operations that start from now on, also inside a group. For an example, see
-    /// [`Observer`].
+    /// Adds an observer, which is notified of operations that start from now on, even if it is added inside a group. For an
+    /// example, see [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }

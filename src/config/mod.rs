@@ -311,9 +311,9 @@ impl CollectiveConfig {
     /// ```
     ///
     /// # Safety
-    /// `event` is null, or an event of the device of every communicator that these options (or copies of them) are used with,
-    /// created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed before all operations with
-    /// these options have run and nothing waits for it any more; a captured graph may wait for it until the graph is destroyed.
+    /// `event` is null, or was created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. All communicators that
+    /// these options or their copies are used with have the event's device. It is destroyed only after all operations with
+    /// these options have run and nothing waits for it any more. A captured graph may wait for it as long as the graph exists.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {

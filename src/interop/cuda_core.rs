@@ -26,9 +26,9 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// until the operation has run.
 ///
 /// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream.
-/// cuda-core counts the accesses in flight, frees the memory after the last one, and refuses an access on one stream while
-/// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as an access of the whole allocation. Where cuda-core
-/// would refuse, the operation waits for the other accesses, for at most 5 s. After that it does not start, and returns
+/// cuda-core counts the accesses in flight and frees the memory after the last one. While one stream writes, it refuses an
+/// access on another stream with `CUDA_ERROR_NOT_READY`. An operation counts as an access of the whole allocation. Where
+/// cuda-core would refuse, the operation waits for the other accesses, for at most 5 s. After that it does not start, and returns
 /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of the kind
 /// [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So a buffer may be dropped right after the call, or used again on
 /// the same stream; before using it on another stream, wait for the first.
@@ -51,8 +51,8 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller must order its
-/// launches and other accesses. Do not capture a stream whose buffers were dropped while in use: a thread of cuda-core frees them
-/// on that stream soon after, and the free would become part of the capture.
+/// launches and other accesses. If a buffer was dropped while a stream used it, a thread of cuda-core soon frees it on that
+/// stream. Do not capture the stream before: the free would become part of the capture.
 ///
 /// cuda-core 0.5 needs Rust 1.89. Building it needs libclang, and the headers of CUDA toolkit 13.0 or newer in
 /// `CUDA_TOOLKIT_PATH`.

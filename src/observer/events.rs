@@ -76,8 +76,8 @@ impl<'a> OperationStart<'a> {
         self.call.data_type()
     }
 
-    /// Returns the number of elements that this rank sends, or would send as the root. If each rank has its own count, this is
-    /// the length of the buffer.
+    /// Returns the number of elements that this rank sends, or would send as the root. For operations with a count for each
+    /// rank, such as `all_gather_v`, this is the length of the buffer.
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
@@ -158,7 +158,8 @@ const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
 
 #[doc(hidden)]
 impl CallWord {
-    /// Creates the word of an operation with a root or a peer, and with the source of a `send_recv`. Omits ranks beyond 24 bits.
+    /// Packs an operation into one word. `ranks` are its root or peer, if any, and the source of a `send_recv`. A rank of
+    /// 2^24 - 1 or more is stored as `None`.
     #[inline]
     pub fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
@@ -346,7 +347,7 @@ impl CommunicatorId {
     }
 }
 
-/// The children of a communicator, which all its ranks count alike.
+/// Counts the children of a communicator. The counts are the same on all its ranks, so all give a child the same identity.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Children {
