@@ -17,7 +17,7 @@ pub enum RasError {
     /// No process accepted a connection, or the host name was not resolved.
     #[error(
         "no process of a job serves RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
-         communicator exists, unless NCCL_RAS_ENABLE=0; the CPU backend with NCCL_RAS_ENABLE=1)"
+         communicator exists and NCCL_RAS_ENABLE is unset or 1; the CPU backend with NCCL_RAS_ENABLE=1)"
     )]
     Connect {
         /// The address of the service.
