@@ -204,8 +204,8 @@ impl Drop for OwnedObject {
 
 /// Objects of a communicator that were dropped before they could be destroyed.
 ///
-/// The next thread that drops a [`CallGuard`] of the communicator destroys them. On host memory, the teardown of the communicator
-/// frees those that remain. On a GPU, NCCL may still use their memory, so it is leaked.
+/// The next thread that drops a [`CallGuard`] of the communicator destroys them if possible. On host memory, the teardown of the
+/// communicator frees those that remain. On a GPU, NCCL may still use their memory, so it is leaked.
 #[derive(Default)]
 pub(crate) struct Deferred(Mutex<Vec<Object>>);
 

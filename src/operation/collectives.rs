@@ -161,8 +161,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce(op.into().raw, root))
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
-    /// holds at least count x size elements.
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv` holds at
+    /// least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -191,7 +191,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.all_gather())
     }
 
-    /// Performs [`all_gather`](Self::all_gather) in place. `buffer` consists of `size` equal parts, and rank `i` sends part `i`.
+    /// Performs [`all_gather`](Self::all_gather) in place. `buffer` consists of [`size`](Self::size) equal parts, and rank `i`
+    /// sends part `i`.
     #[doc(alias = "ncclAllGather")]
     #[track_caller]
     pub fn all_gather_in_place<'b, 'c, T>(
@@ -203,8 +204,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.all_gather_in_place())
     }
 
-    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
-    /// is the length of `recv`; `send` holds at least count x size elements.
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count is the
+    /// length of `recv`; `send` holds at least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -233,8 +234,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.reduce_scatter(op.into().raw))
     }
 
-    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` consists of `size` equal parts, and rank `i` receives
-    /// its result in part `i`. The contents of the other parts are then undefined.
+    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` consists of [`size`](Self::size) equal parts, and
+    /// rank `i` receives its result in part `i`. The contents of the other parts are then undefined.
     #[doc(alias = "ncclReduceScatter")]
     #[track_caller]
     pub fn reduce_scatter_in_place<'b, 'c, T>(
@@ -247,8 +248,9 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
-    /// Sends part `i` of `send`, which has `size` equal parts, to rank `i`. Part `i` of `recv` receives the part that rank `i`
-    /// sends to this rank. The length of `send` is a multiple of the communicator's size; `recv` holds at least as many elements.
+    /// Sends part `i` of `send`, which has [`size`](Self::size) equal parts, to rank `i`. Part `i` of `recv` receives the part
+    /// that rank `i` sends to this rank. The length of `send` is a multiple of the communicator's size; `recv` holds at least as
+    /// many elements.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -279,7 +281,7 @@ impl Communicator {
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`. On the root,
-    /// `recv` holds at least count x size elements; on the other ranks, `recv` is ignored and may be empty.
+    /// `recv` holds at least count x [`size`](Self::size) elements; on the other ranks, `recv` is ignored and may be empty.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -312,8 +314,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.gather(root))
     }
 
-    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` consists of `size` equal parts, and part `root` holds
-    /// the root's elements. The root receives the `buffer` of rank `i` in part `i`.
+    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` consists of [`size`](Self::size) equal parts, and part
+    /// `root` holds the root's elements. The root receives the `buffer` of rank `i` in part `i`.
     #[doc(alias = "ncclGather")]
     #[track_caller]
     pub fn gather_in_place<'b, 'c, T>(
@@ -327,7 +329,7 @@ impl Communicator {
     }
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`. On the root, `send` holds
-    /// at least count x size elements; on the other ranks, `send` is ignored and may be empty.
+    /// at least count x [`size`](Self::size) elements; on the other ranks, `send` is ignored and may be empty.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -361,8 +363,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
-    /// Performs [`scatter`](Self::scatter) in place. On the root, `buffer` consists of `size` equal parts, and part `root`
-    /// remains in place. The other ranks receive into their `buffer`.
+    /// Performs [`scatter`](Self::scatter) in place. On the root, `buffer` consists of [`size`](Self::size) equal parts, and part
+    /// `root` remains in place. The other ranks receive into their `buffer`.
     #[doc(alias = "ncclScatter")]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(
