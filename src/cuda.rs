@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::sys::cudaStream_t;
 
-/// A CUDA context of another crate. The features `cudarc` and `cuda-core` implement it for the contexts of the crates with these
-/// names.
+/// A CUDA context of another crate. The features `cudarc` and `cuda-core` implement this trait for the contexts of the crates
+/// with these names.
 ///
 /// ```
 /// use libnccl::Context;
@@ -65,10 +65,10 @@ pub(crate) fn make_current(call: &'static str, context: &dyn Context) -> Result<
     })
 }
 
-/// Returns a function of the driver, which is never unloaded.
+/// Returns a function of CUDA's driver, if the process has loaded it. The driver is never unloaded.
 ///
 /// # Safety
-/// `F` is a function pointer with the signature that the driver's function of this name has.
+/// `F` is the type of a pointer to the driver's function of this name.
 unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
     #[cfg(target_os = "linux")]
@@ -81,8 +81,8 @@ unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
 
 /// The current context of a thread, for another thread that works on its behalf.
 ///
-/// NCCL restores the device that was current before the call, which is device 0 on a new thread. Since CUDA 12, that creates
-/// a context on device 0, which takes memory there.
+/// NCCL restores the device that was current before a call. On a new thread, this is device 0. Since CUDA 12, restoring it
+/// creates a context there, which takes device memory.
 #[derive(Clone, Copy)]
 pub(crate) struct CudaContext {
     context: *mut c_void,

@@ -4,9 +4,8 @@ use crate::sys::ncclDataType_t;
 use crate::values::values;
 
 values! {
-    /// An element type of NCCL. It displays as its name in nccl-tests, such as `float`, and is parsed from this name or from
-    /// the name of the Rust type, such as `f32`. The Rust types are in the standard library, or in the crates `half` and
-    /// `float8`.
+    /// An element type of NCCL. `Display` writes its name in nccl-tests, such as `float`. `FromStr` accepts this name and the
+    /// name of the Rust type, such as `f32`. The Rust types are in the standard library, or in the crates `half` and `float8`.
     #[doc(alias = "ncclDataType_t")]
     pub enum DataType: ncclDataType_t {
         /// Rust's `i8`
@@ -68,8 +67,8 @@ impl DataType {
     }
 }
 
-/// A Rust type that buffers can have as elements: the primitive numbers of 8, 32 and 64 bits; with the feature `half`,
-/// `half::f16` and `half::bf16`; with the feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
+/// A Rust type that buffers can have as elements: a primitive number of 8, 32 or 64 bits. The feature `half` adds `half::f16` and
+/// `half::bf16`; the feature `float8` adds `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
 ///
 /// ```
 /// use libnccl::{DataType, Element};
@@ -83,8 +82,9 @@ impl DataType {
 /// # Safety
 /// - The type has the size and representation of [`DATA_TYPE`](Self::DATA_TYPE).
 /// - Every bit pattern is a valid value: NCCL may write any bit pattern.
-/// - All bytes of every value are initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes. These are the
-///   requirements of bytemuck's `Pod`.
+/// - All bytes of every value are initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes.
+///
+/// The last two conditions are also conditions of bytemuck's `Pod`.
 #[diagnostic::on_unimplemented(
     message = "NCCL has no data type for `{Self}`",
     label = "not an element type",
@@ -95,7 +95,7 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     const DATA_TYPE: DataType;
 }
 
-/// Implements [`Element`] for primitives, and for types of a crate under the feature of the same name.
+/// Implements [`Element`] for primitives, and for the types of optional crates under their features.
 macro_rules! elements {
     ($($(#[$feature:meta])* $type:ty => $data_type:ident),* $(,)?) => {$(
         $(#[$feature])*

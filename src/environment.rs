@@ -1,5 +1,5 @@
-//! The only code that reads the environment, also for the crates that depend on this one. A program with more rights than the
-//! user who started it ignores the environment: a variable could choose a file to write, an address, or code.
+//! The only code that reads environment variables, also for the crates that depend on this one. A program with more rights than
+//! the user who started it ignores them: otherwise the user could choose a file to write, an address, or code to run.
 #![allow(clippy::disallowed_methods)] // Only here.
 
 use std::env;

@@ -45,7 +45,7 @@ pub enum Error {
         if detail.is_empty() { "" } else { ": " }
     )]
     Nccl {
-        /// The C function, or the method if the failure occurred while it waited for the C call to complete.
+        /// The C function; or the method, if the failure occurred while the method waited for the C call to complete.
         call: &'static str,
         /// The returned code.
         code: ResultCode,
@@ -54,7 +54,7 @@ pub enum Error {
         message: Box<str>,
         /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole process,
         /// so the text may describe a concurrent failure in another thread; the CPU backend keeps one per thread. For an invalid
-        /// `NCCL_COMM_ID`, or if no network interface is found, the values of the environment variables are added.
+        /// `NCCL_COMM_ID`, or if no network interface is found, the values of the environment variables involved are added.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
@@ -64,7 +64,7 @@ pub enum Error {
     Unsupported {
         /// The name of the function, value or option in C.
         function: &'static str,
-        /// The first version that has it.
+        /// The first version that has `function`.
         since: Version,
         /// The version of the loaded library.
         found: Version,
@@ -72,7 +72,7 @@ pub enum Error {
         library: Box<str>,
     },
 
-    /// An argument is invalid; found before NCCL was called.
+    /// An argument is invalid. This was detected before NCCL was called.
     #[error("{call}: {problem}")]
     InvalidArgument {
         /// The method.
@@ -83,8 +83,8 @@ pub enum Error {
         problem: Box<str>,
     },
 
-    /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator, group or call, and the communicator is
-    /// aborted; or a teardown exceeded its limit, and continues in the background.
+    /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator, group or call, and the communicator was
+    /// aborted. Or a teardown exceeded its limit, and continues in the background.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
@@ -99,7 +99,7 @@ pub enum Error {
         /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
         sequence: Option<NonZeroU64>,
         /// The ranks that the call waited for, as reported by the CPU backend; or a note if a teardown continues in the
-        /// background. Otherwise empty: NCCL's `ncclGetLastError` may describe another communicator.
+        /// background. Otherwise empty, because NCCL's `ncclGetLastError` may describe another communicator.
         detail: Box<str>,
     },
 
@@ -192,7 +192,7 @@ fn fmt_timeout(
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.
+    /// The crate was built without the features `dlopen` and `link`, or `LIBNCCL_NO_LINK` has disabled linking.
     #[error(
         "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)"
     )]
@@ -214,10 +214,10 @@ pub enum LoadError {
     )]
     StaticProgram,
 
-    /// No candidate is a working library.
+    /// No working library was found.
     #[error(fmt = fmt_not_found)]
     NotFound {
-        /// The sources that were searched, in order: the candidates of each source, or the reason why it has none.
+        /// The failed attempts, in order: for each source that was searched, its files, or the reason why it has none.
         attempts: Arc<[Attempt]>,
     },
 
@@ -246,10 +246,10 @@ fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The source of the candidate, such as an environment variable or `dynamic linker`.
+    /// The source of the file, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
-    /// The file, or the bare name that was passed to the dynamic linker; a pattern if a Python environment or the HPC
-    /// SDK has no such file; empty if the source named none.
+    /// The file, or the bare name that was passed to the dynamic linker. A pattern, if no file of a Python environment or the HPC
+    /// SDK matches it. Empty, if the source named no file.
     pub path: PathBuf,
     /// The reason for the rejection, such as "not set"; the message of the dynamic linker if it reported one.
     pub problem: String,
@@ -274,7 +274,7 @@ pub enum InvalidArgumentKind {
     Length,
     /// The memory space of a buffer, which differs from the communicator's.
     MemorySpace,
-    /// A CUDA device: a buffer or stream on another device than the communicator, or a negative number.
+    /// A CUDA device: a buffer or stream on another device than the communicator, or a negative device number.
     Device,
     /// The element types of two buffers, which must be equal.
     DataType,
@@ -292,8 +292,7 @@ pub enum InvalidArgumentKind {
 
 /// The result of a C function of NCCL.
 ///
-/// Not an enum: a library newer than this crate may return codes that the crate does not define, and their numbers are kept. Two
-/// codes are equal if their numbers are equal.
+/// Not an enum: a library newer than this crate may return codes that the crate does not define. Such codes keep their numbers.
 ///
 /// ```
 /// use libnccl::error::ResultCode;
@@ -328,7 +327,7 @@ codes! {
     /// Success.
     #[doc(alias = "ncclSuccess")]
     SUCCESS = ncclSuccess;
-    /// A CUDA call failed; also returned by every initialization without a GPU.
+    /// A CUDA call failed; also returned by every initialization on a machine without a GPU.
     #[doc(alias = "ncclUnhandledCudaError")]
     UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
     /// A system call failed.

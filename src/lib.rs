@@ -23,9 +23,9 @@
 //! }
 //! ```
 //!
-//! If each rank is a process or a thread, one rank creates a [`UniqueId`], and all ranks pass it to [`Nccl::communicator`].
-//! Operations are methods of [`Communicator`], and their last argument is the stream. The operations of a group receive the
-//! stream from [`Group::stream`] and start together.
+//! If each rank has its own process or thread, one rank creates a [`UniqueId`], and all ranks pass it to [`Nccl::communicator`].
+//! Operations are methods of [`Communicator`], and their last argument is the stream. In a group, pass the stream through
+//! [`Group::stream`]: the group's operations then start together.
 //!
 //! On GPUs, a buffer is a [`Slice`], a [`SliceMut`], or any type that implements [`buffer::Buffer`] or
 //! [`buffer::BufferMut`]. A stream is a [`StreamRef`], or any type that implements [`Stream`].
@@ -41,9 +41,10 @@
 //! library lacks a function, and libnccl cannot build it from others, the call returns [`Error::Unsupported`] with the first
 //! version that has the function.
 //!
-//! With [`Config::timeout`], a call that blocks the host because a rank is missing returns [`Error::Timeout`] after that time. On
-//! GPUs, operations return when they are enqueued: wait for a stream with [`Communicator::synchronize`], which has a timeout. To
-//! record or time operations, add an [`Observer`](observer::Observer): your own, or the recorder of `libnccl-observe`.
+//! A call that blocks the host for longer than [`Config::timeout`], for example because a rank is missing, returns
+//! [`Error::Timeout`]. On GPUs, operations return when they are enqueued; to wait for their stream with a timeout, use
+//! [`Communicator::synchronize`]. To record or time operations, add an [`Observer`](observer::Observer): your own, or the
+//! recorder of `libnccl-observe`.
 //!
 //! # Features
 //!
@@ -116,7 +117,7 @@ pub use stream::{Stream, StreamRef};
 pub use unique_id::UniqueId;
 pub use version::Version;
 
-/// For the crates and the tool of this project. Not covered by semantic versioning.
+/// Items for the other crates of this project. Not covered by semantic versioning.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::backend::PATH_VARIABLE;
@@ -125,11 +126,11 @@ pub mod internal {
     pub mod environment {
         pub use crate::environment::*;
     }
-    /// Places of libraries.
+    /// Locations of NCCL libraries.
     pub mod places {
         pub use crate::places::*;
     }
-    /// For `libnccl-trace.so`, which finds, loads and calls the real NCCL.
+    /// Items for the interposer `libnccl-trace.so`.
     pub mod interposer {
         #[cfg(all(feature = "dlopen", target_os = "linux"))]
         pub use crate::backend::dlopen::{file_of_code, load_functions};

@@ -27,12 +27,13 @@ use crate::version::Version;
 ///
 /// # Groups of other code
 /// Other code in the process, such as C++ or a user of [`as_raw`](Self::as_raw), can call C functions of the same library. Such
-/// `unsafe` code must keep one rule, which concerns threads and not communicators: **when a thread calls a method of this crate,
-/// no group that other code has started is open on this thread**. Every `ncclGroupStart` has been followed by its `ncclGroupEnd`.
-/// Otherwise a method returns before its operation runs, and the operation may use buffers that the program has freed.
+/// `unsafe` code must keep one rule, which is about threads, not communicators: **when a thread calls a method of this crate, no
+/// group that other code has started is open on this thread**. That is, every `ncclGroupStart` has been followed by its
+/// `ncclGroupEnd`. Otherwise an operation stays queued after its method has returned, and may use buffers that the program has
+/// freed.
 ///
-/// In a debug build (`debug_assertions`), such a call is [`Error::InvalidUsage`] with the CPU backend. NCCL itself cannot be
-/// queried for open groups.
+/// With the CPU backend, a method that is called in such a group returns [`Error::InvalidUsage`] in debug builds
+/// (`debug_assertions`). NCCL itself cannot be queried for open groups.
 #[derive(Debug, Clone)]
 pub struct Nccl {
     pub(crate) library: Arc<Library>,
@@ -51,7 +52,7 @@ pub struct Function {
 }
 
 impl Nccl {
-    /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
+    /// Loads the NCCL of this system: the linked one if linking was enabled at build time, otherwise the first one that the
     /// search finds. Later calls in the process return the same library.
     ///
     /// If `LIBNCCL_PATH` is set, only that file is tried. Otherwise the search covers, in this order, the dynamic linker's
@@ -90,14 +91,14 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] with the reason, such as a truncated file, or another NCCL that is linked or was loaded with
-    /// `RTLD_GLOBAL`, and would intercept the library's calls to its own functions. [`LoadError::VersionQuery`] if the library's
-    /// `ncclGetVersion` fails.
+    /// [`LoadError::NotFound`] with the reason. For example, the file is truncated; or another NCCL, which is linked or was
+    /// loaded with `RTLD_GLOBAL`, would intercept the library's calls to its own functions. [`LoadError::VersionQuery`] if the
+    /// library's `ncclGetVersion` fails.
     ///
     /// # Safety
-    /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have the
-    /// signatures and contracts of NCCL's functions. Other code that calls the functions must keep the rule for [groups of
-    /// other code](Self#groups-of-other-code).
+    /// Loading a library runs its code. If the file is a shared object with functions that have NCCL's names, these must have the
+    /// signatures and contracts of NCCL's functions. Other code that calls the functions must keep the rule for [groups of other
+    /// code](Self#groups-of-other-code).
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the file is an implementation of NCCL.
@@ -135,10 +136,10 @@ impl Nccl {
     /// [`LoadError::VersionQuery`] if the table has no `ncclGetVersion`, or the function fails.
     ///
     /// # Safety
-    /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
-    /// callable until the process ends. Code that calls the functions keeps the rule for [groups of other
-    /// code](Self#groups-of-other-code). If `LIBNCCL_MEMORY_SPACE` is a parameter of the implementation with the value
-    /// `host`, its `ncclMemAlloc` returns zeroed host memory.
+    /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays callable
+    /// until the process ends. Code that calls the functions keeps the rule for [groups of other
+    /// code](Self#groups-of-other-code). If the implementation has the parameter `LIBNCCL_MEMORY_SPACE` with the value `host`,
+    /// its `ncclMemAlloc` returns zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         let found = Found::new(functions, DeviceFunctions::EMPTY, true);
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
@@ -207,8 +208,8 @@ impl Nccl {
         self.library.last_error()
     }
 
-    /// Returns the other files named like NCCL that are mapped into the process. Two copies share neither state nor
-    /// handles, and symbols of one may be resolved to the other.
+    /// Returns the other files mapped into the process that are named like NCCL. Two copies share neither state nor handles, and
+    /// symbols of one may be resolved to the other.
     #[doc(hidden)]
     #[must_use]
     pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {

@@ -4,11 +4,11 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-/// The library's file names; Python packages have only the first.
+/// NCCL's file names; Python packages have only the first.
 pub const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// The file names of RCCL, AMD's implementation of the same functions.
 pub const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
-/// The library in a directory of Python packages, from `nvidia-nccl-cu12` or `nvidia-nccl-cu13`, which have one path.
+/// NCCL's path in a directory of Python packages, which is the same for `nvidia-nccl-cu12` and `nvidia-nccl-cu13`.
 pub const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
 /// The variables that name the prefix of a separate installation of NCCL.
 pub const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
@@ -18,7 +18,8 @@ pub const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 pub const CUDA: &str = "/usr/local/cuda";
 /// The variable that names the directory of one version of NVIDIA's HPC SDK.
 pub const HPC_SDK_HOME: &str = "NVHPC_ROOT";
-/// The directory in which NVIDIA's packages install the HPC SDK: a directory for each architecture, with one for each version.
+/// The directory in which NVIDIA's packages install the HPC SDK. It has a directory for each architecture, which has one for each
+/// version.
 pub const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
 /// The directory of NCCL in a version of the HPC SDK.
 pub const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
@@ -32,8 +33,8 @@ pub fn in_home(home: &Path) -> Vec<PathBuf> {
     ["lib", "lib64"].map(|lib| home.join(lib)).into()
 }
 
-/// Returns the library directories of a CUDA toolkit. `lib64`, which a package may leave out, is for the host; a toolkit for
-/// cross-compiling has others in `targets`.
+/// Returns the library directories of a CUDA toolkit. `lib64` is for the host, but some packages leave it out. A toolkit for
+/// cross-compiling has other directories in `targets`.
 pub fn in_toolkit(home: &Path, architecture: &str) -> Vec<PathBuf> {
     let targets: &[&str] = match architecture {
         "x86_64" => &["targets/x86_64-linux/lib"],
@@ -62,12 +63,13 @@ pub fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
     version.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// Returns the entries of a directory, none if it cannot be read.
+/// Returns the entries of a directory; none if it cannot be read.
 pub fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns the files of this name in the dynamic linker's cache, in its order: none if the format is older than glibc 2.2.
+/// Returns the files of this name in the dynamic linker's cache, in the cache's order; none if the cache's format is older than
+/// glibc 2.2.
 #[cfg(unix)]
 pub fn in_linker_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStrExt;

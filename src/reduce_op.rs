@@ -14,8 +14,8 @@ use crate::sys::{self, ncclRedOp_t};
 use crate::values::values;
 
 values! {
-    /// The operator with which a collective combines the elements of the ranks. It displays as its name in nccl-tests, such
-    /// as `max`.
+    /// The operator with which a collective combines the elements of the ranks. `Display` and `FromStr` use its name in
+    /// nccl-tests, such as `max`.
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {
         /// The sum; integers wrap around.
@@ -30,7 +30,7 @@ values! {
         /// The minimum; NaN only if all elements are NaN.
         #[doc(alias = "ncclMin")]
         Min = ncclMin as "min",
-        /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
+        /// The mean over the ranks. Integers are summed with wraparound, then divided with truncation toward zero.
         #[doc(alias = "ncclAvg")]
         Avg = ncclAvg as "avg",
     }
@@ -48,7 +48,7 @@ pub struct Operator<'a, T> {
 #[derive(Clone, Copy)]
 pub(crate) enum RawOperator<'a> {
     BuiltIn(ReduceOp),
-    /// Created for a communicator and an element type.
+    /// An operator that was created for a communicator and an element type.
     Custom(sys::ncclRedOp_t, DataType, &'a Shared),
 }
 
@@ -91,10 +91,10 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a [scalar in the
-/// communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
+/// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of the scalar if it is [in
+/// the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///
-/// Dropping the operator destroys it immediately, on any thread, or, if the communicator is in a call or an open group, when that
+/// Dropping the operator, on any thread, destroys it immediately or, if the communicator is in a call or an open group, when that
 /// call or group ends.
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
@@ -157,8 +157,8 @@ impl Communicator {
         }
     }
 
-    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory: the first
-    /// element of `scalar`, which is read whenever an operation with it runs.
+    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory. The scalar
+    /// is the first element of `scalar`, and is read whenever an operation with this operator runs.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -41,9 +41,9 @@ impl<'a> StreamRef<'a> {
     /// ```
     ///
     /// # Safety
-    /// `raw` is null or a stream of the device of every communicator that it is used with, and it is not
-    /// destroyed during `'a`. (On GPUs, operations refuse the handle `cudaStreamPerThread`: NCCL may use it on another thread,
-    /// where it means another stream.)
+    /// `raw` is null, or a stream that is not destroyed during `'a` and is on the device of every communicator with which it is
+    /// used. (On GPUs, operations reject the handle `cudaStreamPerThread`: NCCL may use it on another thread, where it means
+    /// another stream.)
     #[must_use]
     pub const unsafe fn from_raw(raw: cudaStream_t) -> Self {
         Self { raw, device: None, stream: PhantomData }
@@ -71,7 +71,7 @@ impl<'a> StreamRef<'a> {
         self.raw.addr() <= 2
     }
 
-    /// Returns an error if the handle means a stream of another device, whose context is current.
+    /// Returns an error if this is a default stream, and the current device is not `device`.
     pub(crate) fn check_current(self, device: i32) -> Result<(), Box<dyn Error>> {
         match current_device() {
             Some(found) if found != device && self.is_default() => Err(format!(
@@ -117,8 +117,8 @@ unsafe impl Sync for StreamRef<'_> {}
 /// ```
 ///
 /// # Safety
-/// While a reference to `self` lives, `as_raw` returns null or a stream that is not destroyed. The stream is of the device that
-/// [`device`](Self::device) returns or, if that is `None`, of the device of every communicator that it is used with.
+/// While a reference to `self` lives, `as_raw` returns null or a stream that is not destroyed. The stream is on the device that
+/// [`device`](Self::device) returns or, if that is `None`, on the device of every communicator with which the stream is used.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream",
     label = "not a stream",
@@ -129,22 +129,22 @@ pub unsafe trait Stream {
     /// Returns the handle.
     fn as_raw(&self) -> cudaStream_t;
 
-    /// Returns the CUDA device of the stream, if it is known. Using the stream with a communicator of another device is then
-    /// an error.
+    /// Returns the CUDA device of the stream, if it is known. If so, using the stream with a communicator of another device is an
+    /// error.
     #[inline]
     fn device(&self) -> Option<i32> {
         None
     }
 
-    /// Returns whether all work that was enqueued on the stream is complete, for
-    /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize).
+    /// Returns whether all work that was enqueued on the stream is complete.
+    /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize) calls this.
     ///
     /// The default implementation queries CUDA's driver (`cuStreamQuery`), which the process must have loaded. The null stream
     /// belongs to the current device. Do not call this method for a stream that is being captured.
     ///
     /// # Errors
-    /// The CUDA error, for instance of work that has failed; an error if the stream is the default stream of a device that is not
-    /// current.
+    /// The CUDA error, for instance of work that has failed; another error if the stream is the default stream of a device that
+    /// is not current.
     fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
         if let Some(device) = self.device() {
             StreamRef::from(self).check_current(device)?;

@@ -7,9 +7,9 @@ use crate::sys;
 
 /// The id that the ranks of a new communicator use to find each other: 128 opaque bytes.
 ///
-/// One rank creates it with [`Nccl::unique_id`](crate::nccl::Nccl::unique_id) and sends it to the others, for instance in a
-/// file, through a socket or in an environment variable: its [`Display`](fmt::Display) form is 256 hexadecimal digits.
-/// The process that created it must live until all ranks have joined.
+/// One rank creates it with [`Nccl::unique_id`](crate::nccl::Nccl::unique_id) and sends it to the others, for instance in a file,
+/// through a socket or in an environment variable. Its [`Display`](fmt::Display) form is 256 hexadecimal digits. The process that
+/// created it must live until all ranks have joined.
 ///
 /// ```
 /// use libnccl::UniqueId;
@@ -123,7 +123,7 @@ impl FromStr for UniqueId {
     }
 }
 
-/// Serializes the id as its text, in any format of the crate serde.
+/// Serializes the id as a string: its `Display` form.
 #[cfg(feature = "serde")]
 impl serde::Serialize for UniqueId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

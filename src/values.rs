@@ -1,7 +1,7 @@
 //! The macro for NCCL's enums: their names, and the versions that introduced their values.
 
-/// Defines an enum of NCCL's constants, in NCCL's order, with the name of each in nccl-tests and an optional second name, and
-/// the error for other text.
+/// Defines an enum of NCCL's constants, in NCCL's order. Each has its name in nccl-tests and an optional second name. `expected`
+/// is the kind of value in the error for other text.
 macro_rules! values {
     (
         $(#[$attribute:meta])*
@@ -22,7 +22,7 @@ macro_rules! values {
             /// All values, in NCCL's order.
             pub const ALL: &'static [Self] = &[$(Self::$value),+];
 
-            /// The numbers of the values that some versions lack, as a bit set. Checking the others costs nothing.
+            /// The numbers of the values that some NCCL versions lack, as a bit set. Other values need no check of the version.
             const NEWER: u32 = {
                 let mut newer = 0;
                 $(if $crate::version::Version::since(stringify!($raw)).code() > $crate::version::Version::OLDEST.code() {
@@ -46,8 +46,8 @@ macro_rules! values {
                 }
             }
 
-            /// Returns an error if the library is too old for the value. It would report an invalid argument, or use the
-            /// number as a custom operator.
+            /// Returns an error if the library is too old for the value. Such a library would report an invalid argument, or take
+            /// the number for a custom operator.
             #[inline]
             pub(crate) fn require(self, library: &$crate::backend::Library) -> $crate::error::Result<()> {
                 if Self::NEWER >> self.as_raw().0 & 1 == 0 {
@@ -66,7 +66,7 @@ macro_rules! values {
             }
         }
 
-        /// Parses a name, in upper or lower case.
+        /// Parses either name, in upper or lower case.
         impl std::str::FromStr for $type {
             type Err = $crate::error::ParseError;
 
@@ -85,7 +85,7 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-/// Returns `float (f32), ...`, for an error that lists the expected names.
+/// Lists the expected names for an error, as `float (f32), ...`.
 pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [&'a str]>) -> String {
     let describe = |names: &[&str]| match names {
         [name, other] => format!("{name} ({other})"),

@@ -25,7 +25,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version of the vendored header.
+    /// The NCCL version of this crate's vendored header.
     pub const HEADER: Self = Self::new(sys::NCCL_MAJOR, sys::NCCL_MINOR, sys::NCCL_PATCH);
 
     /// The oldest version that this crate supports.
@@ -37,7 +37,7 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Creates a version from the number that `ncclGetVersion` returns: `2804` is 2.8.4 and, from 2.9 on, `23203` is
+    /// Creates a version from the number that `ncclGetVersion` returns: `2804` is 2.8.4, and `23203`, in the format since 2.9, is
     /// 2.32.3.
     #[doc(alias = "NCCL_VERSION_CODE")]
     #[must_use]

@@ -36,25 +36,25 @@ enum Child<'a> {
     Grow { size: usize, id: Option<&'a UniqueId> },
 }
 
-/// The treatment of work in progress by [`Communicator::shrink`]. Since NCCL 2.27.3.
+/// The way in which [`Communicator::shrink`] treats work in progress. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// Nothing is aborted: for a communicator that has not failed and whose work is complete.
+    /// Aborts nothing: for a communicator that has not failed and whose work is complete.
     #[default]
     #[doc(alias = "NCCL_SHRINK_DEFAULT")]
     Default,
-    /// Work in progress is aborted, for example because ranks have failed.
+    /// Aborts work in progress, for example because ranks have failed.
     #[doc(alias = "NCCL_SHRINK_ABORT")]
     Abort,
 }
 
 impl Communicator {
-    /// Returns a builder that splits the ranks into new communicators: all ranks with the same `color` form one, ordered by
-    /// `key`, then by their rank in this one. A rank whose `color` is `None` joins none, and its `init` returns `None`. Since
-    /// NCCL 2.18.1.
+    /// Returns a builder that splits the ranks into new communicators. All ranks with the same `color` form one, in which they
+    /// are ordered by `key`, then by their old rank. A rank whose `color` is `None` joins none, and its `init` returns `None`.
+    /// Since NCCL 2.18.1.
     ///
-    /// All ranks call [`init`](ChildBuilder::init). Without options, the new communicator inherits the options of this one.
+    /// All ranks call [`init`](ChildBuilder::init). Without options, the new communicators inherit this communicator's options.
     ///
     /// ```
     /// use libnccl::Config;
@@ -85,7 +85,7 @@ impl Communicator {
     }
 
     /// Returns a builder for a communicator without the ranks in `exclude`. Only the remaining ranks call this, all with the same
-    /// excluded ranks; they keep their order. Since NCCL 2.27.3.
+    /// `exclude`. The remaining ranks keep their order. Since NCCL 2.27.3.
     ///
     /// ```
     /// use libnccl::communicator::ShrinkMode;
@@ -146,8 +146,8 @@ impl Communicator {
         })
     }
 
-    /// Creates the id with which new ranks join this communicator; each [`grow`](Self::grow), which has an example, needs a new
-    /// id. One rank calls this, passes the id to `grow`, and sends it to the new ranks. Since NCCL 2.29.2.
+    /// Creates the id with which new ranks join this communicator. One rank calls this, passes the id to [`grow`](Self::grow),
+    /// and sends it to the new ranks. Each `grow` needs a new id. Since NCCL 2.29.2.
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
@@ -158,7 +158,7 @@ impl Communicator {
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Returns a builder for a communicator of `size` ranks: the ranks of this one, and new ranks that join with
+    /// Returns a builder for a communicator of `size` ranks: the ranks of this communicator, and new ranks that join with
     /// [`CommunicatorBuilder::grow`](crate::communicator::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
     /// All ranks of this communicator call this; the rank that created the [id](Self::unique_id) passes the id, and the others
@@ -199,8 +199,8 @@ impl Communicator {
         })
     }
 
-    /// Calls `create` with an out-parameter and the options, after entering NCCL for `purpose`. `color` is `None` for a
-    /// shrink. Returns `None` if NCCL writes no handle.
+    /// Enters NCCL for `purpose`, and calls `create` with an out-parameter and the options. `color` is `None` for a shrink.
+    /// Returns `None` if NCCL writes no handle.
     fn create_child(
         &self,
         call: &'static str,
@@ -259,8 +259,8 @@ impl<'a, T> ChildBuilder<'a, T> {
         Self { parent, child, config: Config::default(), convert }
     }
 
-    /// Sets the options. Unset options have NCCL's defaults, except that timeout and observers are inherited from the parent. If
-    /// no option except observers is set, all are inherited.
+    /// Sets the options. If `config` sets no option, or only observers, all other options are inherited from the parent.
+    /// Otherwise unset options have NCCL's defaults, except that an unset timeout and unset observers are inherited.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self

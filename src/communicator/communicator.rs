@@ -1,4 +1,4 @@
-//! The type, its raw handles, and how operations and groups enter NCCL.
+//! The type [`Communicator`], its raw handles, and how operations and groups enter NCCL.
 #![allow(unsafe_code)] // Takes over raw handles.
 
 use std::fmt;
@@ -34,7 +34,7 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
-/// [`Nccl::communicator`] creates one.
+/// [`Nccl::communicator`] and [`Nccl::init_all`] create communicators.
 ///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
@@ -58,8 +58,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// A [`Mutex`] makes it `Sync`, for instance if a framework requires that. A thread that waits in NCCL holds the lock, so create
-/// the [`AbortHandle`] before; aborting needs no lock:
+/// Wrap the communicator in a [`Mutex`] if a framework requires a `Sync` type. A thread that waits in NCCL holds the lock, so
+/// create the [`AbortHandle`] beforehand; it aborts without the lock:
 ///
 /// ```
 /// use std::sync::{Mutex, PoisonError};
@@ -83,7 +83,7 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 ///
 /// # Async code
 /// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU, operations
-/// only enqueue work, and [`wait_for`](Self::wait_for) with a zero timeout polls the work:
+/// only enqueue work; [`wait_for`](Self::wait_for) with a zero timeout returns whether the work is complete:
 ///
 /// ```
 /// # async fn yield_now() {}
@@ -97,11 +97,15 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 ///
 /// # The contract between ranks
 /// All ranks of a communicator must call the same collectives in the same order, with the same counts, element types, reduction
-/// operators and roots, and each send needs a matching receive. No single process can check this, so joining a communicator means
-/// trusting its ranks. On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the
-/// buffers of the operation (NCCL 2.29.7 and newer detect some mismatches with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is
-/// not affected. The CPU backend reports which rank differs. Several threads that drive several communicators of *one device* at
-/// the same time can deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
+/// operators and roots. Each send needs a matching receive. No single process can check this, so joining a communicator means
+/// trusting its other ranks.
+///
+/// On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the operation's buffers; host
+/// memory is not affected. NCCL 2.29.7 and newer detect some mismatches with `NCCL_CHECK_MODE=DEBUG_GLOBAL`. The CPU backend
+/// reports which rank differs.
+///
+/// Several threads that drive several communicators on *one device* at the same time can deadlock inside NCCL: start all
+/// operations of a device from one thread, in the same order on every rank.
 ///
 /// # Errors
 /// The `Errors` section of a method lists only errors beyond these:
@@ -109,12 +113,12 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// - [`Error::Unsupported`] if the library is older than the version after "Since NCCL" in the method's description
 /// - [`Error::Timeout`] after the [timeout](crate::config::Config::timeout)
 /// - [`Error::Aborted`] after an abort
-/// - [`Error::InvalidUsage`] while a group is open on this thread, after a failed group, and while [suspended](Self::suspend)
-///   (except for queries)
+/// - [`Error::InvalidUsage`] while a group is open on this thread and, except from queries, after a failed group or while
+///   [suspended](Self::suspend)
 ///
 /// # Teardown
-/// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work.
-/// On GPUs, where work may be unfinished, dropping a communicator aborts it; so wait for the stream first.
+/// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work. On
+/// GPUs, where work may be unfinished, dropping a communicator aborts it and the work, so wait for the stream first.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers. The buffers
@@ -127,41 +131,41 @@ pub struct Communicator {
     device: i32,
     /// The limit of each wait; set for nonblocking communicators only.
     pub(super) timeout: Option<Duration>,
-    /// Set once its work was revoked, or aborted by a shrink, so that there is nothing to finalize.
+    /// Set once the communicator's work was revoked, or aborted by a shrink: there is nothing left to finalize.
     pub(super) is_stopped: AtomicBool,
-    /// Set while it is in the group that is open on this thread.
+    /// Set while the communicator is in this thread's open group.
     in_group: AtomicBool,
-    /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
+    /// The options of the last collective outside a group. NCCL may read them while the collective is in progress.
     pub(super) options: Mutex<Option<RawCollectiveConfig>>,
-    /// Makes this `Send` and not `Sync`. The other fields are `Sync`, so that the compiler's error names this one, and does not
-    /// suggest a lock for a field.
+    /// Makes the communicator `Send` and not `Sync`. All other fields are `Sync`, so the compiler's error names this field, and
+    /// does not suggest a lock for another.
     pub(super) sharing: PhantomData<dyn OneThreadAtATime + Send>,
 }
 
-/// The reason why a communicator is not `Sync`, for the compiler's error.
+/// Explains, in the compiler's error, why a communicator is not `Sync`.
 pub(super) trait OneThreadAtATime {}
 
 impl Communicator {
     /// Takes ownership of a communicator that other code has created with `nccl`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not return the
-    /// communicator's size, rank and device; it is then dropped.
+    /// [`Error::InvalidArgument`] if the handle is null. [`Error::Nccl`] or [`Error::InvalidUsage`] if the communicator has
+    /// failed, or if its size, rank or device cannot be queried; the communicator is then dropped.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more. The
-    /// caller keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it anymore. The caller
+    /// keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     pub unsafe fn from_raw(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         let shared = Shared::new(&nccl.library, raw, Origin::default());
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe { Self::from_shared("from_raw", shared, None, None) }
     }
 
-    /// Calls `with` with a communicator that other code has created with `nccl` and will destroy.
+    /// Runs the closure `with` on a communicator that other code has created with `nccl` and will destroy.
     ///
-    /// When `with` returns, or an [`AbortHandle`] aborts the communicator, only its use in this crate ends. It has no timeout.
-    /// Drop its registrations, windows and operators inside `with`; otherwise they last as long as the communicator, and their
-    /// memory is leaked.
+    /// When `with` returns, or an [`AbortHandle`] aborts the communicator, only its use in this crate ends. The communicator has
+    /// no timeout. Drop its registrations, windows and operators inside `with`; otherwise they last until other code destroys the
+    /// communicator, and their memory is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
@@ -180,12 +184,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`from_raw`](Self::from_raw), but other code still owns the communicator; the error of `with`.
+    /// The errors of [`from_raw`](Self::from_raw), and the error of `with`. Other code still owns the communicator.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
-    /// no other code uses it while one of its methods runs, or a group with its operations is open. The rule for [groups of other
-    /// code](crate::nccl::Nccl#groups-of-other-code) holds.
+    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this function returns, `raw` is not
+    /// destroyed, and no other code uses it while a method of the communicator runs or a group with its operations is open. The
+    /// caller keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     pub unsafe fn borrow_raw<R>(
         nccl: &Nccl,
         raw: sys::ncclComm_t,
@@ -199,8 +203,8 @@ impl Communicator {
         with(&communicator)
     }
 
-    /// Creates the communicator for a handle, and waits until it is complete. For a child, the `parent` is in the call that
-    /// creates it: aborting the parent aborts the child too, as no abort handle of the child exists yet.
+    /// Creates the communicator for a handle, and waits until it is complete. `parent` is the state of a child's parent, which is
+    /// in the call that creates the child. Aborting the parent aborts the child too, because the child has no abort handle yet.
     ///
     /// # Safety
     /// The handle is null or live, and nothing else uses it at the same time.
@@ -247,16 +251,17 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an
-    /// abort. The communicator keeps ownership of the handle. The caller must not call libnccl on a thread with an open NCCL
-    /// group that other code has started; see [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an abort.
+    /// The communicator keeps ownership of the handle. The caller must keep the rule for [groups of other
+    /// code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
-    /// Returns the C handle, which the caller has to destroy; null after an abort. [`from_raw`](Self::from_raw) takes it
-    /// back. The caller must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// Converts the communicator into its C handle, which the caller has to destroy; null after an abort.
+    /// [`from_raw`](Self::from_raw) takes the handle back. The caller must keep the rule for [groups of other
+    /// code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {
@@ -297,12 +302,12 @@ impl Communicator {
         AbortHandle { shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns the description of the communicator that observers receive.
+    /// Returns the communicator's description, as observers receive it.
     pub fn membership(&self) -> &Membership {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Adds an observer, which is notified of operations that start from now on, even if it is added inside a group. For an
+    /// Adds an observer, which is notified of operations that start from now on, even if this is called inside a group. For an
     /// example, see [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
@@ -331,7 +336,7 @@ impl Communicator {
         }
     }
 
-    /// Keeps the options of a collective outside a group while NCCL may read them.
+    /// Keeps the options of an ungrouped collective alive while NCCL may read them.
     pub(crate) fn keep_options(&self, options: RawCollectiveConfig) {
         *self.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
     }
@@ -342,7 +347,7 @@ impl Communicator {
         query()
     }
 
-    /// Enters NCCL for the first operation in a group, which then [leaves](Self::leave_group) it.
+    /// Enters NCCL for the communicator's first operation in a group, until [`leave_group`](Self::leave_group).
     #[inline]
     pub(crate) fn join_group(&self, call: &'static str) -> Result<()> {
         std::mem::forget(CallGuard::new(&self.shared, call, Purpose::Work)?);
@@ -355,7 +360,7 @@ impl Communicator {
         self.in_group.load(Relaxed)
     }
 
-    /// Leaves NCCL at the end of a group with this result.
+    /// Leaves NCCL at the end of a group, which returned `result`.
     #[inline]
     pub(crate) fn leave_group(&self, result: Result<(), &Error>) {
         if result.is_err() {
@@ -367,7 +372,7 @@ impl Communicator {
         }
     }
 
-    /// Leaves NCCL before the end of a group in which it has no operation.
+    /// Leaves NCCL before the end of a group in which the communicator has nothing queued.
     #[inline]
     pub(crate) fn withdraw_from_group(&self) {
         let guard = CallGuard(&self.shared);
@@ -375,20 +380,21 @@ impl Communicator {
         drop(guard);
     }
 
-    /// Returns whether it was created as nonblocking. (Unknown for a handle of other code, and with `NCCL_COMM_BLOCKING`.)
+    /// Returns whether a timeout makes the communicator nonblocking. (Handles of other code, and `NCCL_COMM_BLOCKING`, are not
+    /// considered.)
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.timeout.is_some()
     }
 
-    /// Returns an error if the calls of the communicator block inside NCCL.
+    /// Returns an error if the communicator has no timeout, so that its calls block inside NCCL.
     #[cold]
     pub(crate) fn require_timeout(&self, call: &'static str) -> Result<()> {
         let problem = "the communicator has no timeout, so that its calls block; expected Config::timeout";
         if self.is_nonblocking() { Ok(()) } else { Err(Error::usage(call, problem)) }
     }
 
-    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete. `timeout` replaces the timeout of
-    /// the communicator.
+    /// Waits until the method named `call` is complete on a nonblocking communicator. `timeout` replaces the communicator's
+    /// timeout.
     pub(crate) fn wait_within(&self, call: &'static str, timeout: Option<Duration>) -> Result<()> {
         let start = Instant::now();
         wait_until(|| self.progress(call, start, timeout))
@@ -403,8 +409,8 @@ impl Communicator {
         self.shared.progress(call, start, timeout.or(self.timeout), None)
     }
 
-    /// Aborts the communicator if work is in progress, so that it no longer uses the buffers; waits for the work of a borrowed
-    /// communicator instead.
+    /// Aborts the communicator if work is in progress, so that the work no longer uses the buffers. For a borrowed communicator,
+    /// waits for the work instead.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
         if self.is_borrowed() {

@@ -1,4 +1,4 @@
-//! The creation of communicators: the builder, all ranks of a process together, and in a group.
+//! The creation of communicators: by a builder, for all ranks in one process, and in a group.
 #![allow(unsafe_code)] // Calls NCCL.
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ pub struct CommunicatorBuilder<'a> {
 }
 
 impl Nccl {
-    /// Returns a builder for a communicator of `size` ranks, in which the caller has number `rank`.
+    /// Returns a builder for a communicator of `size` ranks, in which the caller becomes rank `rank`.
     /// [`init`](CommunicatorBuilder::init) returns when all ranks have joined.
     ///
     /// On a GPU the rank uses the calling thread's current device, or the one set by
@@ -67,10 +67,10 @@ impl Nccl {
         CommunicatorBuilder { library: &self.library, size, rank, ids, grows: false, config, context: None }
     }
 
-    /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
+    /// Creates the communicators of all ranks in this process: rank `i` is on device `devices[i]`.
     ///
-    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). By default, the devices
-    /// must differ; on host memory, they are only numbers. For options or a timeout, use
+    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On GPUs, NCCL by
+    /// default requires different devices; on host memory, the numbers have no meaning. For options or a timeout, use
     /// [`init_in`](CommunicatorBuilder::init_in).
     ///
     /// ```
@@ -113,8 +113,8 @@ impl Nccl {
 }
 
 impl<'a> CommunicatorBuilder<'a> {
-    /// Sets the options, which replace all options set before. A timeout set before remains if `config` has none. Since NCCL
-    /// 2.14.3.
+    /// Sets the options. They replace all options set before, except that an earlier timeout remains if `config` has none. Since
+    /// NCCL 2.14.3.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone().inherit_timeout(self.config.timeout_duration());
         self
@@ -147,24 +147,25 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Selects the device of `context`, which [`init`](Self::init) makes the calling thread's current context.
+    /// Selects the device of `context`. [`init`](Self::init) makes `context` the calling thread's current context.
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self
     }
 
-    /// Joins a communicator that other ranks grow to `size` ranks; see [`Communicator::grow`]. Since NCCL 2.29.2.
+    /// Makes [`init`](Self::init) join an existing communicator, whose ranks [grow](Communicator::grow) it to this builder's
+    /// size. Since NCCL 2.29.2.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow(mut self) -> Self {
         self.grows = true;
         self
     }
 
-    /// Creates the communicator, and waits for all ranks.
+    /// Creates the communicator, and waits until all ranks have joined.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `rank` is not below `size`, or if there is no id; [`Error::Unsupported`] if the library
-    /// is older than an option; [`Error::InvalidUsage`] if CUDA cannot make the context current, and while a group is open;
+    /// lacks an option; [`Error::InvalidUsage`] if the context cannot be made current, or while a group is open;
     /// [`Error::Timeout`] if the other ranks did not join before the timeout; [`Error::Nccl`] if NCCL fails.
     pub fn init(self) -> Result<Communicator> {
         const CALL: &str = "init";
@@ -191,7 +192,7 @@ impl<'a> CommunicatorBuilder<'a> {
     /// Begins the creation in the group that is open on this thread.
     ///
     /// # Safety
-    /// The group keeps the [handle](PendingCommunicator::handle) of the result until it has ended.
+    /// The group keeps the [handle](PendingCommunicator::handle) of the result until the group has ended.
     pub(crate) unsafe fn begin_pending(&self, library: &Arc<Library>) -> Result<PendingCommunicator> {
         if !self.library.is_same(library) {
             let problem = "the communicator and the group belong to different libraries";
@@ -235,7 +236,7 @@ impl<'a> CommunicatorBuilder<'a> {
         Origin { name: raw_config.name(), id, observers, ..Origin::default() }
     }
 
-    /// Calls NCCL, which reads the ids and the options during the call, except for the name.
+    /// Calls NCCL. NCCL reads the ids and the options only during the call, but the name also afterwards.
     ///
     /// # Safety
     /// `out` is valid until NCCL is done with it, and the name in the options until the communicator is torn down.
@@ -302,12 +303,13 @@ pub struct PendingCommunicator {
     timeout: Option<Duration>,
 }
 
-/// The out-parameter for the handle, with the data that NCCL keeps pointers to. The group shares it, so it lives until the
-/// group has ended. Unless the handle was taken out, the drop of this aborts the communicator.
+/// The out-parameter for the handle, with the data to which NCCL keeps pointers. The group shares ownership, so this lives until
+/// the group has ended. Dropping this aborts the communicator, unless [`finish`](PendingCommunicator::finish) has taken the
+/// handle.
 #[derive(Debug)]
 pub(crate) struct PendingHandle {
     library: Arc<Library>,
-    /// Freed once the communicator is known to be complete or torn down: 2.14.3 uses it until then.
+    /// Freed once the communicator is known to be complete or torn down: NCCL 2.14.3 uses it until then.
     slot: OutParam<sys::ncclComm>,
     state: Cell<PendingState>,
     origin: Origin,
@@ -318,7 +320,7 @@ enum PendingState {
     GroupOpen,
     Created,
     Taken,
-    /// The group has failed. The handle may be null, or of a communicator that was never complete.
+    /// The group has failed. The handle may be null, or belong to a communicator that was never complete.
     Failed,
 }
 
@@ -333,7 +335,7 @@ impl PendingCommunicator {
         Rc::clone(&self.handle)
     }
 
-    /// Returns the communicator, after the end of the group.
+    /// Returns the communicator. Call this after the group has ended.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if the group failed; the errors of [`CommunicatorBuilder::init`].

@@ -13,7 +13,7 @@ use crate::buffer::{Allocation, MemorySpace};
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// An NCCL object of a communicator, with the memory that it uses. Its drop frees neither.
+/// An NCCL object of a communicator, and the memory that the object uses. Dropping this frees neither.
 pub(crate) struct Object {
     handle: Handle,
     /// `None` if the object uses no memory, or if the program keeps the memory allocated.
@@ -28,7 +28,7 @@ pub(crate) enum Handle {
     Operator(sys::ncclRedOp_t),
 }
 
-/// The handle of a window. NCCL writes it during the registration or at the end of its group.
+/// The handle of a window. NCCL writes it during the registration or, in a group, at the end of the group.
 pub(crate) struct WindowHandle {
     out: OutParam<sys::ncclWindow_vidmem>,
     /// Set once the registration has succeeded. Until then, NCCL may write `out`.
@@ -50,12 +50,12 @@ impl WindowHandle {
         self.out.as_mut_ptr()
     }
 
-    /// Records that the registration has succeeded, on the thread that registers the window.
+    /// Records that the registration has succeeded. Called only on the thread that registers the window.
     pub(crate) fn resolve(&self) {
         let _ = self.known.set(self.out.get());
     }
 
-    /// Returns the handle. It is null if the window is not active; `None` means that NCCL may still write it.
+    /// Returns the handle, which is null if the window is not active; `None` while NCCL may still write the handle.
     pub(crate) fn get(&self) -> Option<sys::ncclWindow_t> {
         self.known.get().copied()
     }
@@ -69,10 +69,10 @@ impl Object {
         Self { handle, memory: ManuallyDrop::new(memory), is_refused: false }
     }
 
-    /// Destroys the object on behalf of the method `call`, or defers that until the communicator is no longer in use.
+    /// Destroys the object on behalf of the method named `call`, or defers this until the communicator is no longer in use.
     ///
     /// # Errors
-    /// The object still exists. (If its communicator was freed on host memory, so was the object: no error.)
+    /// After an error, the object still exists. (On host memory, an object is freed with its communicator: this is not an error.)
     fn end(self, shared: &Arc<Shared>, call: &'static str) -> Result<()> {
         if self.is_null() {
             self.free();
@@ -108,13 +108,13 @@ impl Object {
         destroyed
     }
 
-    /// Keeps the memory of the object until the communicator is freed, without another NCCL call.
+    /// Keeps the object's memory until the communicator is freed, and makes no more NCCL calls with the object.
     pub(crate) fn keep(mut self, shared: &Shared) {
         self.is_refused = true;
         shared.deferred.push(shared, [self]);
     }
 
-    /// Returns whether NCCL has no such object.
+    /// Returns whether the handle is null: NCCL has no such object.
     fn is_null(&self) -> bool {
         match &self.handle {
             Handle::Registration(handle) => handle.is_null(),
@@ -166,10 +166,10 @@ impl Object {
     }
 }
 
-/// An [`Object`] with its communicator. Its drop destroys the object on any thread, or defers that.
+/// An [`Object`] and its communicator. Dropping this, on any thread, destroys the object or defers its teardown.
 pub(crate) struct OwnedObject {
     shared: Arc<Shared>,
-    /// `None` once it was destroyed.
+    /// `None` once its teardown has begun.
     object: Option<Object>,
 }
 
@@ -202,10 +202,10 @@ impl Drop for OwnedObject {
     }
 }
 
-/// The objects of a communicator whose teardown was not possible when they were dropped.
+/// Objects of a communicator that were dropped before they could be destroyed.
 ///
-/// A thread whose [`CallGuard`] is dropped destroys them. On host memory, the teardown of the communicator frees the rest.
-/// Otherwise NCCL may use their memory, which is leaked.
+/// The next thread that drops a [`CallGuard`] of the communicator destroys them if possible. On host memory, the teardown of the
+/// communicator frees those that remain. On a GPU, NCCL may still use their memory, so it is leaked.
 #[derive(Default)]
 pub(crate) struct Deferred(Mutex<Vec<Object>>);
 
@@ -245,7 +245,7 @@ impl Deferred {
         destroyed
     }
 
-    /// Frees the objects of a communicator that was freed on host memory.
+    /// Frees the idle objects of a freed communicator; for host memory only.
     pub(super) fn free(&self) {
         let objects = mem::take(&mut *self.lock());
         // Other ranks may access a window until the program declares it idle.
@@ -254,12 +254,12 @@ impl Deferred {
     }
 }
 
-/// An out-parameter for a handle: on the heap, as NCCL keeps its address and may write it after the call has returned, even
-/// if the call fails. It is leaked unless it is freed explicitly.
+/// An out-parameter for a handle. It is on the heap because NCCL keeps its address, and may write to it after the call has
+/// returned or failed. It is leaked unless it is freed explicitly.
 #[derive(Debug)]
 pub(crate) struct OutParam<T> {
     out: *mut *mut T,
-    /// The memory space of the library at the start of the call: a program may load CUDA afterwards.
+    /// The library's memory space at the start of the call. The program may change it later by loading CUDA.
     pub(super) memory_space: MemorySpace,
 }
 
@@ -279,11 +279,11 @@ impl<T> OutParam<T> {
         unsafe { self.out.read_volatile() }
     }
 
-    /// Frees the memory after the creation of a communicator, if NCCL does not use it any more: after a success, or after a
-    /// failure of the CPU backend, which writes the handle during the call only.
+    /// Frees the memory once the creation of a communicator has succeeded or, on host memory, failed: the CPU backend writes the
+    /// handle only during the call.
     ///
     /// # Safety
-    /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
+    /// `created` is the result of the creation, including the wait for it, and `self` is not used anymore.
     pub(crate) unsafe fn free_after<R>(&self, created: &Result<R>) {
         if created.is_ok() || self.memory_space == MemorySpace::Host {
             // SAFETY: as above.
@@ -292,7 +292,7 @@ impl<T> OutParam<T> {
     }
 
     /// # Safety
-    /// NCCL has written the handle or never will, and `self` is not used any more.
+    /// NCCL has written the handle or never will, and `self` is not used anymore.
     pub(crate) unsafe fn free(&self) {
         // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
         drop(unsafe { Box::from_raw(self.out) });

@@ -21,7 +21,7 @@ use crate::version::Version;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Properties {
-    /// The number of this rank.
+    /// This rank's number, from 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
@@ -46,13 +46,13 @@ pub enum MemoryStatistic {
     /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
     Suspendable = sys::ncclCommMemStat_t::ncclStatGpuMemSuspend.0,
-    /// 1 while [`suspend`](Communicator::suspend) has freed that memory, otherwise 0.
+    /// 1 while the communicator is [suspended](Communicator::suspend), otherwise 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
     Suspended = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended.0,
     /// The bytes of device memory that remain allocated while the communicator is suspended.
     #[doc(alias = "ncclStatGpuMemPersist")]
     Persistent = sys::ncclCommMemStat_t::ncclStatGpuMemPersist.0,
-    /// The bytes of all device memory of the communicator.
+    /// The bytes of device memory that the communicator uses in total.
     #[doc(alias = "ncclStatGpuMemTotal")]
     Total = sys::ncclCommMemStat_t::ncclStatGpuMemTotal.0,
 }
@@ -103,9 +103,9 @@ impl Communicator {
         Ok(bytes)
     }
 
-    /// Frees the device memory that the communicator does not need while it is idle; all ranks call this, with no work in
-    /// progress. Until [`resume`](Self::resume), operations return [`Error::InvalidUsage`]; queries and teardown are allowed.
-    /// Since NCCL 2.29.7.
+    /// Frees the device memory that an idle communicator does not need. All ranks must call this while no work is in progress.
+    /// Until [`resume`](Self::resume), operations return [`Error::InvalidUsage`]; queries and teardown are allowed. Since NCCL
+    /// 2.29.7.
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
@@ -124,7 +124,7 @@ impl Communicator {
         suspended
     }
 
-    /// Reallocates the memory that [`suspend`](Self::suspend) freed; all ranks call this. Since NCCL 2.29.7.
+    /// Reallocates the memory that [`suspend`](Self::suspend) freed. All ranks must call this. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
@@ -137,11 +137,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits until all work on a stream is complete, and polls the communicator meanwhile: if an operation fails after its call
-    /// has returned, for example because another rank has exited, the wait returns the error. After the `timeout`, this aborts
-    /// the communicator, which ends its work on the stream.
+    /// Waits until all work on a stream is complete. If an operation of the communicator fails meanwhile, for example because
+    /// another rank has exited, the wait returns the error. After the `timeout`, this method aborts the communicator and its work
+    /// on the stream.
     ///
-    /// On host memory, operations are complete when their calls return, so this only reports an asynchronous error.
+    /// On host memory, operations are complete when their calls return, so this method only reports an asynchronous error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,10 +172,10 @@ impl Communicator {
     /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). For an example, see [async code](Self#async-code).
     ///
     /// # Errors
-    /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
-    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle); [`Error::InvalidUsage`]
-    /// if the stream cannot be queried (see [`Stream::is_complete`]), if it is [`StreamRef::DEFAULT`] and another device is
-    /// current, or while a group is open.
+    /// - [`Error::Nccl`] with the [asynchronous error](Self::async_error); the communicator must then be aborted or shrunk.
+    /// - [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle).
+    /// - [`Error::InvalidUsage`] while a group is open, or if the stream cannot be queried (see [`Stream::is_complete`]), for
+    ///   example because it is [`StreamRef::DEFAULT`] and another device is current.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn wait_for(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<bool> {
         self.is_done("wait_for", stream, timeout)
@@ -207,7 +207,7 @@ impl Communicator {
         })
     }
 
-    /// Returns an error if the library lacks the element type, or if the memory space differs from the communicator's.
+    /// Returns an error if the library lacks the element type, or if the buffer's memory space differs from the communicator's.
     pub(crate) fn check_buffer(
         &self,
         call: &'static str,

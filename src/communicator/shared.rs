@@ -1,4 +1,4 @@
-//! The part of a communicator that other threads share, its calls that wait, abort and destroy, and the guard of NCCL calls.
+//! The part of a communicator that several threads share, and the guard of NCCL calls.
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
 use std::cell::Cell;
@@ -29,12 +29,12 @@ pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 /// The properties with which a communicator is created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
-    /// The `commName` that NCCL keeps a pointer to.
+    /// The `commName`, to which NCCL keeps a pointer.
     pub(crate) name: Option<Arc<CStr>>,
     pub(crate) id: Option<CommunicatorId>,
     pub(crate) parent: Option<CommunicatorId>,
     pub(crate) observers: Given,
-    /// Set if other code owns the communicator and destroys it: its teardown here only ends its use.
+    /// Set if other code owns the communicator and destroys it: the teardown in this crate only ends its use.
     pub(crate) is_borrowed: bool,
 }
 
@@ -44,18 +44,19 @@ pub(crate) struct Shared {
     /// Live until [`State`] is ended.
     pub(crate) raw: sys::ncclComm_t,
     pub(crate) state: State,
-    /// A copy of the library's. Device memory is known from the start; host memory is decided by the first call that depends
-    /// on it, as the program may load CUDA before.
+    /// The memory space of buffers. Device memory is known from the start. Host memory is fixed by the first call that depends on
+    /// it, because the program may load CUDA until then.
     memory_space: OnceLock<MemorySpace>,
     pub(crate) origin: Origin,
     children: Children,
-    /// Known once size and rank are.
+    /// Set once size and rank are known.
     membership: OnceLock<Membership>,
     pub(crate) observers: Observers,
-    /// Set if the teardown exceeded its limit and goes on in the background, where NCCL may use all that it was given.
+    /// Set if the teardown exceeded its limit and continues in the background, where NCCL may use everything that was passed to
+    /// it.
     pub(super) is_ending: AtomicBool,
-    /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL frees the
-    /// objects of all ranks in the process with the last of these ranks, which cannot be observed here.)
+    /// Set on host memory once the communicator is freed, together with its registrations and windows. (On a GPU, NCCL frees the
+    /// objects with the last of the communicator's ranks in the process, which cannot be observed here.)
     is_freed: AtomicBool,
     /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
     pub(super) is_finalized: AtomicBool,
@@ -89,7 +90,7 @@ impl Shared {
         })
     }
 
-    /// Returns the memory space of buffers, which the first call fixes.
+    /// Returns the memory space of buffers. The first call fixes it.
     #[inline]
     pub(crate) fn memory_space(&self) -> MemorySpace {
         *self.memory_space.get_or_init(|| self.library.memory_space())
@@ -100,7 +101,7 @@ impl Shared {
         self.memory_space.get().copied().unwrap_or(MemorySpace::Host)
     }
 
-    /// Returns the description of the communicator for observers. The communicator has this size and rank.
+    /// Returns the communicator's description for observers. The first call creates it from `size` and `rank`.
     pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
         self.membership.get_or_init(|| {
             let Origin { name, id, parent, .. } = &self.origin;
@@ -157,11 +158,11 @@ impl Shared {
         Ok(ResultCode::from_raw(state))
     }
 
-    /// Polls the method `call`, in progress since `start`. The wait also ends when the `parent` is aborted, or after the
+    /// Polls the method named `call`, which began at `start`. The wait also ends when the `parent` is aborted, or after the
     /// `timeout`.
     ///
-    /// The caller has entered NCCL, or nothing else has the communicator. When this returns `Ready`, NCCL on host memory no
-    /// longer uses the arguments of the call, because a call in progress is aborted first.
+    /// The caller has entered NCCL, or nothing else uses the communicator. On host memory, NCCL no longer uses the call's
+    /// arguments when this returns `Ready`, because a call in progress is aborted first.
     pub(crate) fn progress(
         self: &Arc<Self>,
         call: &'static str,
@@ -195,7 +196,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Aborts the communicator, and its call in progress, unless it is torn down already.
+    /// Aborts the communicator and its call in progress, unless its teardown has already begun.
     #[cold]
     pub(crate) fn abort_unless_ended(self: &Arc<Self>) -> Result<()> {
         if !self.state.end() {
@@ -223,7 +224,7 @@ impl Shared {
     }
 
     /// # Safety
-    /// [`State`] has chosen the caller to tear it down.
+    /// [`State`] has chosen the caller to tear the communicator down.
     pub(crate) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
         // SAFETY: the caller guarantees it.
         unsafe { Self::abort_all("abort", vec![Arc::clone(self)]) }
@@ -232,7 +233,7 @@ impl Shared {
     /// Aborts communicators of one library together.
     ///
     /// # Safety
-    /// [`State`] has chosen the caller to tear down each of them.
+    /// [`State`] has chosen the caller to tear down each communicator.
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
         all.iter().for_each(|shared| shared.notify(CommunicatorEvent::Aborted));
         let abort_each = |all: &[Arc<Self>]| {
@@ -258,10 +259,10 @@ impl Shared {
         })
     }
 
-    /// Calls `ncclCommDestroy`. On a GPU, it goes on in the background after the `limit`.
+    /// Calls `ncclCommDestroy`. On a GPU, the call continues in the background after the `limit`.
     ///
     /// # Safety
-    /// [`State`] has chosen the caller to tear it down.
+    /// [`State`] has chosen the caller to tear the communicator down.
     pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
         self.notify(CommunicatorEvent::Ended);
         Self::end("destroy", vec![Arc::clone(self)], limit, |all| {
@@ -279,9 +280,9 @@ impl Shared {
 
     /// Runs `end`, which tears down communicators of one library.
     ///
-    /// On a GPU it may never return: NCCL waits for CUDA graphs with work of the communicator. On a thread with an open group
-    /// it would only be queued, and dropped if the group is cancelled. So with a limit, another thread runs it, and goes on
-    /// after the limit.
+    /// On a GPU, `end` may never return, because NCCL waits for CUDA graphs with work of the communicators. On a thread with an
+    /// open group, NCCL would only queue the teardown, and drop it if the group is cancelled. So if there is a `limit`, another
+    /// thread runs `end`, and continues after the limit.
     fn end(
         call: &'static str,
         mut all: Vec<Arc<Self>>,
@@ -315,7 +316,7 @@ impl Shared {
 }
 
 /// Runs a task on another thread, or on this one if no thread can be started. Returns `None` after the `limit`; the task then
-/// goes on.
+/// continues.
 fn run_on_helper_thread<R: Send + 'static>(
     limit: Duration,
     task: impl Fn() -> R + Clone + Send + 'static,
@@ -333,14 +334,14 @@ fn run_on_helper_thread<R: Send + 'static>(
 }
 
 thread_local! {
-    /// Set while this thread has a group open, of any implementation.
+    /// Set while this thread has a group of this crate open, with any implementation.
     pub(crate) static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
 }
 
 /// RAII guard that marks this thread as inside an NCCL call with a communicator.
 ///
-/// Its drop runs the teardowns of objects that were deferred meanwhile, and aborts the communicator if that was requested.
-/// It is dropped before everything that NCCL may use until then is freed.
+/// Dropping it runs the object teardowns that were deferred meanwhile, and aborts the communicator if that was requested. Memory
+/// that NCCL may use must not be freed before the guard is dropped.
 pub(crate) struct CallGuard<'s>(pub(super) &'s Arc<Shared>);
 
 impl<'s> CallGuard<'s> {
@@ -356,7 +357,7 @@ impl<'s> CallGuard<'s> {
         Self::new(shared, call, purpose)
     }
 
-    /// Enters NCCL for a short call on an object of the communicator: the owner waits for it.
+    /// Enters NCCL for a short call on an object of the communicator. The owner waits for this call.
     pub(crate) fn for_object(shared: &'s Arc<Shared>, call: &'static str) -> Result<Self> {
         shared.state.enter_for_object(call)?;
         Ok(Self(shared))
@@ -388,8 +389,8 @@ fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
     destroyed.into_iter().for_each(Object::free);
 }
 
-/// Returns an error if a group is open on this thread: a group of this crate, of any implementation, or of other code, if
-/// `library` can detect it.
+/// Returns an error if a group is open on this thread: a group of this crate with any implementation, or a group of other code
+/// that `library` can detect.
 #[inline]
 pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
     if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }

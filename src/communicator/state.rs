@@ -11,16 +11,17 @@ use crate::error::{Error, Result};
 
 /// Set while the owner is in a call of NCCL or in a group.
 const INSIDE: u32 = 1;
-/// Set after a group that failed: only queries and the teardown are allowed.
+/// Set after a group of the communicator has failed: only queries and the teardown are allowed.
 const FAILED: u32 = 2;
 /// Set when an [`AbortHandle`](crate::communicator::AbortHandle) has requested an abort.
 const ABORT: u32 = 4;
 /// Set when the handle is given up: the thread that set this flag tears the communicator down.
 const ENDED: u32 = 8;
-/// Set together with [`INSIDE`] during a short call on an object of the communicator, perhaps on another thread. It waits
-/// for no other rank, so the owner waits for it.
+/// Set together with [`INSIDE`] during a short call on an object of the communicator, perhaps on another thread. The call waits
+/// for no other rank, so the owner can wait for the call.
 const OBJECT: u32 = 16;
-/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not check that.
+/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, but would start them
+/// nevertheless.
 const SUSPENDED: u32 = 32;
 /// Set when the teardown of an object was deferred, until a thread that leaves NCCL runs it.
 const DEFERRED: u32 = 64;
@@ -31,7 +32,7 @@ pub(crate) struct State {
     flags: AtomicU32,
 }
 
-/// The purpose for which the owner enters NCCL. Its number has the flags that do not forbid entering.
+/// The purpose for which the owner enters NCCL. Its discriminant contains the flags that do not prevent entering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Purpose {
@@ -49,7 +50,7 @@ pub(crate) enum Left {
     Done,
     /// Abort the communicator, as an abort handle has requested.
     Abort,
-    /// Run the deferred teardowns, then leave again: the thread has not left yet.
+    /// Run the deferred teardowns, then call `leave` again: the thread has not left NCCL yet.
     Deferred,
 }
 
@@ -78,8 +79,8 @@ impl State {
         }
     }
 
-    /// Sets flags that include [`INSIDE`], and returns 0; or returns the current flags if others than `allowed` are set. (Not
-    /// a `Result`, which would pass through memory in each call.)
+    /// Sets the flags `inside`, and returns 0. If a flag that is not in `allowed` is already set, changes nothing and returns the
+    /// current flags. (A `Result` would be returned through memory.)
     #[cold]
     #[inline(never)]
     fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
@@ -140,8 +141,8 @@ impl State {
         }
     }
 
-    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if possible: the owner's
-    /// call may have returned before.
+    /// Records that the teardown of an object is deferred. The caller must then try to enter and leave NCCL, because the owner
+    /// may have left before the flag was set.
     pub(crate) fn set_deferred(&self) {
         self.flags.fetch_or(DEFERRED, AcqRel);
     }
@@ -178,7 +179,7 @@ impl State {
         }
     }
 
-    /// Requests an abort. Returns whether the calling thread has to do it, as the owner is not in NCCL.
+    /// Requests an abort. Returns whether the calling thread must perform the abort, because the owner is not in NCCL.
     #[must_use]
     pub(crate) fn abort(&self) -> bool {
         let abort = |flags| {

@@ -1,4 +1,4 @@
-//! The teardown of a communicator: revoked, finalized, destroyed, aborted, dropped.
+//! The teardown of communicators: revoke, finalize, destroy, abort and drop.
 #![allow(unsafe_code)] // Calls NCCL.
 
 use std::fmt;
@@ -16,8 +16,8 @@ use crate::sys;
 
 const DESTROY: &str = "destroy";
 
-/// A communicator that [`Communicator::finalize`] has finalized, but that is not destroyed yet. Dropping it has the same effect
-/// as dropping a [`Communicator`].
+/// A communicator that is finalized, but not destroyed yet; see [`Communicator::finalize`]. Dropping it has the same effect as
+/// dropping a [`Communicator`].
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -45,8 +45,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Completes the work in progress, together with the other ranks. The communicator can then only be destroyed. Since NCCL
-    /// 2.14.3.
+    /// Completes the work in progress. All ranks must call this. The communicator can then only be destroyed. Since NCCL 2.14.3.
     ///
     /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its communicators before
     /// it destroys any; see [`Finalized`].
@@ -67,18 +66,18 @@ impl Communicator {
         Ok(Finalized(self))
     }
 
-    /// Destroys the communicator once its work in progress is complete; the other ranks have to destroy theirs too.
+    /// Destroys the communicator once its work in progress is complete; the other ranks have to destroy their communicators too.
     ///
     /// A communicator that has failed is aborted instead, as its work may never end.
     ///
     /// Without a [timeout](crate::config::Config::timeout) the wait has no limit. On a GPU, NCCL also waits for CUDA graphs with
-    /// work of the communicator, so destroy those first.
+    /// work of the communicator, so destroy such graphs first.
     ///
     /// # Errors
-    /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
-    /// communicator is aborted; it is freed in both cases. [`Error::InvalidUsage`] while a group is open on this thread; the
-    /// communicator is then dropped. [`Error::Timeout`], after which it is aborted, or its destruction continues in the
-    /// background.
+    /// - [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
+    ///   communicator is aborted. It is freed in both cases.
+    /// - [`Error::InvalidUsage`] while a group is open on this thread; the communicator is then dropped.
+    /// - [`Error::Timeout`], after which the communicator is aborted, or its destruction continues in the background.
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         check_no_open_group(self.library(), DESTROY)?;
@@ -94,13 +93,13 @@ impl Communicator {
     /// Aborts the communicator and its work in progress immediately. Work of other ranks that needs this rank then fails on the
     /// CPU backend; with NCCL, it may wait forever.
     ///
-    /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another communicator
-    /// keeps the device busy. So this waits at most 5 s; the abort then continues in the background. To abort several
+    /// On a GPU, NCCL frees a communicator only when no CUDA graph contains its work, and no kernel of another communicator keeps
+    /// the device busy. This method waits at most 5 s for that; the abort then continues in the background. To abort several
     /// communicators of one thread, use [`AbortHandle::abort_all`].
     ///
-    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped during an
-    /// access, see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a process that
-    /// is stopped while it copies memory that is not from [`alloc`](crate::nccl::Nccl::alloc).
+    /// On host memory, this method waits until no other process accesses this rank's memory. For a process that is stopped during
+    /// an access, see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, this method also waits for a
+    /// process that is stopped while copying memory that is not from [`alloc`](crate::nccl::Nccl::alloc).
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] if the abort
@@ -158,14 +157,16 @@ impl Drop for Communicator {
     }
 }
 
-/// A handle that aborts a communicator from another thread, for instance a watchdog or a signal handler thread, and queries
-/// its health.
+/// A handle to abort a communicator from another thread, such as a watchdog or a signal-handling thread, and to query the
+/// communicator's health.
 ///
-/// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL concurrently with the owner, the
-/// thread that uses the communicator. If the owner is not in a call, the handle aborts the communicator immediately. If the owner waits in a
-/// call, and the communicator has a [timeout](crate::config::Config::timeout), the call polls: the owner aborts the communicator
-/// within a millisecond, and the call returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows
-/// when the call returns.
+/// NCCL allows only one thread at a time to use a communicator. So the handle never enters NCCL concurrently with the *owner*,
+/// the thread that uses the communicator:
+///
+/// - If the owner is not in a call, the handle aborts the communicator immediately.
+/// - If the owner waits in a call, and the communicator has a [timeout](crate::config::Config::timeout), the owner polls: within
+///   about a millisecond, it aborts the communicator, and its call returns [`Error::Aborted`].
+/// - If the owner's call blocks inside NCCL, it is not interrupted; the abort follows when the call returns.
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -194,8 +195,8 @@ pub enum Health {
 }
 
 impl AbortHandle {
-    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors. If the owner is in a call, only requests
-    /// the abort. Does nothing if the communicator is already destroyed or aborted.
+    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors. If the owner is in a call, this method only
+    /// requests the abort. Does nothing if the communicator is already destroyed or aborted.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if !self.shared.state.abort() {
@@ -233,8 +234,8 @@ impl AbortHandle {
         result
     }
 
-    /// Queries the asynchronous error, unless the owner is in a call or a group. A call of the owner waits for this short query.
-    /// For an example, see [`abort_all`](Self::abort_all).
+    /// Queries the asynchronous error, unless the owner is in a call or a group. If the owner starts a call meanwhile, the call
+    /// waits for this short query. For an example, see [`abort_all`](Self::abort_all).
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

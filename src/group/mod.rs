@@ -1,6 +1,6 @@
 //! Groups of operations that NCCL starts together, and of communicators that it creates together.
 //!
-//! `participants.rs` has the communicators of a group, and the values that they need until its end.
+//! `participants.rs` has the communicators of a group, and the values that they need until the group ends.
 #![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd, and begins to create communicators.
 
 mod participants;
@@ -18,8 +18,8 @@ use crate::error::{Error, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
 
-/// Operations that NCCL starts together. [`Nccl::group`] creates a group. A function can add operations to its caller's
-/// group; see [`group`](Self::group).
+/// A group of operations, which NCCL starts together. [`Nccl::group`] creates a group. A function can add operations to its
+/// caller's group; see [`group`](Self::group).
 ///
 /// ```
 /// use libnccl::StreamRef;
@@ -44,11 +44,11 @@ pub struct Group<'scope, 'env: 'scope> {
 }
 
 impl Nccl {
-    /// Runs `operations`, then starts together all operations that it has added to the [`Group`].
+    /// Runs the closure `operations`. The operations that the closure adds to the [`Group`] then start together.
     ///
     /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small operations
-    /// into one launch. The operations start at the end of the group, so their buffers must outlive it, as with
-    /// [`std::thread::scope`]; using a buffer that is created inside the closure does not compile.
+    /// into one launch. The operations start at the end of the group, so their buffers must outlive the group, as with
+    /// [`std::thread::scope`]. Using a buffer that was created inside the closure does not compile.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -66,20 +66,20 @@ impl Nccl {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// A buffer that the group writes can be used in it only once. NCCL does not run the operations of a group in order,
-    /// even on one communicator and one stream: it sorts them by size and runs them concurrently. For operations that depend
-    /// on each other, use two groups, which run one after the other on their stream, or start the operations without a
+    /// A buffer that an operation of the group writes can be used only once in the group. NCCL does not run the operations of a
+    /// group in order, even on one communicator and one stream: it sorts them by size and runs them concurrently. If operations
+    /// depend on each other, use two groups on the same stream, which run one after the other, or start the operations without a
     /// group.
     ///
-    /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued operations.
-    /// Other ranks may have started their part and wait for this rank's, so the communicators in the group have failed: they can
-    /// only be queried, revoked (and then split or shrunk), shrunk with
+    /// If the closure fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued operations.
+    /// Other ranks may have started their operations and wait for this rank, so the communicators in the group have failed. They
+    /// can only be queried, revoked (and then split or shrunk), shrunk with
     /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted or destroyed. An error that is found before the
-    /// first operation is queued does not affect them.
+    /// first operation is queued does not affect the communicators.
     ///
     /// # Errors
-    /// The error of `operations`; else the first error of its calls, even if the closure ignored it, or the error of the group
-    /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
+    /// The error of the closure; otherwise the first error of its calls, even if the closure ignored that error; otherwise the
+    /// error of the group itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
     #[inline]
@@ -91,7 +91,7 @@ impl Nccl {
     }
 
     /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` returns this
-    /// crate's error, because the compiler cannot infer another error type from `Ok(())`.)
+    /// crate's error, because the compiler could not infer a generic error type from `Ok(())`.)
     ///
     /// ```
     /// # use std::error::Error;
@@ -117,12 +117,12 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Collects operations as [`group`](Self::group) does, and estimates their duration instead of starting them. Returns
-    /// microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    /// Collects operations as [`group`](Self::group) does, and estimates their duration instead of starting them. Returns the
+    /// estimate in microseconds, or `None` if NCCL has none. Since NCCL 2.22.3.
     ///
-    /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
-    /// blocking communicators of several ranks. Other operations are refused, as NCCL would start them or keep them for the next
-    /// group.
+    /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and `barrier`, which is an
+    /// all-reduce. The communicator must have several ranks and no timeout. In all other cases, an operation returns an error,
+    /// because NCCL would start it, or keep it for the next group.
     ///
     /// ```
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -135,10 +135,10 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does
-    /// not simulate, before anything is queued. A nonblocking communicator from
-    /// [`from_raw`](crate::communicator::Communicator::from_raw), or created with `NCCL_COMM_BLOCKING=0`, is detected only
-    /// after NCCL has started the operations.
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does not
+    /// simulate, before they are queued. A nonblocking communicator from
+    /// [`from_raw`](crate::communicator::Communicator::from_raw), or created with `NCCL_COMM_BLOCKING=0`, is detected only after
+    /// NCCL has started the operations.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -180,16 +180,16 @@ impl Nccl {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    /// Limits the wait for each communicator at the end of the group. Replaces the communicators'
+    /// Limits the wait for each communicator at the end of the group. This limit replaces the communicators'
     /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for
-    /// one call. Communicators without a timeout block inside NCCL, without a limit. A communicator that other code owns cannot
-    /// be aborted, so the wait for it has no limit either.
+    /// one call. Communicators without a timeout block inside NCCL, without a limit. The wait for a communicator that other code
+    /// owns has no limit either, because such a communicator cannot be aborted.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
-    /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start when this
-    /// group ends.
+    /// Opens a group inside this one, for code that groups its own operations. These become part of the outer group, and start
+    /// when it ends.
     ///
     /// ```
     /// # use libnccl::{Communicator, Group, Result, StreamRef};
@@ -214,8 +214,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// The error of `operations`. It cancels the outer group if it comes from a call of the group, or if the outer closure
-    /// returns it too. [`Error::InvalidUsage`] if the outer group has ended, for example in the drop of a buffer's guard.
+    /// The error of `operations`. The error cancels the outer group if it comes from a call of the group, or if the outer closure
+    /// returns it too. [`Error::InvalidUsage`] if the outer group has ended, for example if a buffer's guard calls this when it
+    /// is dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
         // SAFETY: has no arguments.
@@ -226,9 +227,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
 }
 
 impl CommunicatorBuilder<'_> {
-    /// Creates the communicator at the end of the `group`: for one thread that creates several ranks.
+    /// Creates the communicator at the end of `group`, so that one thread can create several ranks.
     ///
-    /// A group that creates communicators contains no operations.
+    /// A group that creates communicators cannot contain operations.
     ///
     /// ```
     /// use libnccl::{Communicator, Result};
@@ -242,9 +243,9 @@ impl CommunicatorBuilder<'_> {
     /// ```
     ///
     /// # Errors
-    /// As for [`init`](Self::init), without waiting; [`Error::InvalidUsage`] if the group already has operations, or after
-    /// [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library. Later operations of the group
-    /// are refused.
+    /// The errors of [`init`](Self::init), except those of the wait; [`Error::InvalidUsage`] if the group already has operations,
+    /// or after [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library. Operations that are
+    /// added later return an error.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;
@@ -259,7 +260,7 @@ impl CommunicatorBuilder<'_> {
     }
 }
 
-/// NCCL's group, open on this thread. Its drop cancels the group, and its participants have failed.
+/// An NCCL group that is open on this thread. Dropping it cancels the group, and marks the group's communicators as failed.
 struct OpenGroup<'g, 'scope> {
     participants: &'g Participants<'scope>,
 }
@@ -306,7 +307,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     }
 }
 
-/// Completes the end of a group for which NCCL did not return success.
+/// Completes the end of a group when NCCL did not return success.
 #[cold]
 fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
     let is_simulated = participants.is_simulated();
@@ -382,7 +383,7 @@ fn cancel(library: &Library) {
     });
 }
 
-/// A group inside a group: NCCL only counts it.
+/// A group inside a group. NCCL only counts the nesting.
 struct NestedGroup<'g, 'scope>(&'g Participants<'scope>);
 
 impl Drop for NestedGroup<'_, '_> {

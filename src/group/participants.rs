@@ -16,15 +16,15 @@ use crate::communicator::{Communicator, PendingHandle, WindowHandle, wait_until}
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::{CommunicatorEvent, Operation};
 
-/// The participants of a group: its communicators, and the values that they need until its end.
+/// The participants of a group: its communicators, and the values that they need until the group ends.
 #[derive(Debug)]
 pub(crate) struct Participants<'scope> {
     library: &'scope Arc<Library>,
-    /// The last communicator to have joined. Most groups have one, which costs no allocation.
+    /// The last communicator that joined. Most groups have only one communicator, which needs no allocation.
     last: Cell<Option<&'scope Communicator>>,
     /// The other participants; boxed, as most groups have none.
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
-    /// The first error of a call, which the group returns instead of consequent errors.
+    /// The first error of a call. The group returns it instead of errors that follow from it.
     first_error: OnceCell<Error>,
     pub(super) phase: Cell<Phase>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
@@ -34,20 +34,21 @@ pub(crate) struct Participants<'scope> {
 /// The state of a group, which determines how it treats operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Collects them, to start them.
+    /// The group collects operations, to start them.
     Open,
-    /// Collects them, to estimate their time.
+    /// The group collects operations, to estimate their duration.
     Simulated,
-    /// Refuses them, as the group creates communicators.
+    /// The group creates communicators, and refuses operations.
     Creating,
-    /// Refuses them, as the group has ended.
+    /// The group has ended, and refuses operations.
     Ended,
 }
 
-/// Such a group would wait for ranks that have not joined, ignoring the timeout of the operation's communicator.
+/// The error of a group that creates communicators and has operations. Such a group would wait for ranks that have not joined,
+/// and ignore the timeout of the operation's communicator.
 const MIXED: &str = "a group that creates communicators contains no operations";
 
-/// A value that is kept for its drop.
+/// A value that is kept only to be dropped later.
 trait Guard {}
 
 impl<T> Guard for T {}
@@ -55,16 +56,16 @@ impl<T> Guard for T {}
 /// The participants that few groups have.
 #[derive(Default)]
 pub(super) struct Overflow<'scope> {
-    /// The communicators that joined before the last.
+    /// The communicators that joined before the last one.
     communicators: Vec<&'scope Communicator>,
     pub(super) pending: Vec<Rc<PendingHandle>>,
     windows: Vec<Arc<WindowHandle>>,
     /// Set if NCCL has failed to begin the creation of a communicator.
     pub(super) has_failed_init: bool,
-    /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group
-    /// itself.
+    /// The guards of buffers. They live for `'scope`. A field with a drop cannot name this lifetime, because it is the lifetime
+    /// of the group itself.
     guards: Vec<Box<dyn Guard>>,
-    /// The limit of the wait for each communicator at the end of the group, instead of its timeout.
+    /// The limit of the wait for each communicator at the end of the group, instead of the communicator's timeout.
     pub(super) timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     pub(super) arguments: Vec<Box<dyn Any>>,
@@ -104,7 +105,7 @@ impl<'scope> Participants<'scope> {
         self.check_slow_path(communicator, operation)
     }
 
-    /// Enters NCCL for an operation in this group. Returns whether it is the first one of its communicator.
+    /// Enters NCCL for an operation in this group. Returns whether the operation is its communicator's first in this group.
     #[inline]
     pub(crate) fn join(
         &self,
@@ -147,7 +148,7 @@ impl<'scope> Participants<'scope> {
         if has_ended { Err(Error::usage(call, "the group has ended")) } else { Ok(()) }
     }
 
-    /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
+    /// Begins to create communicators. Returns an error if the group has ended, has operations, or is simulated.
     pub(super) fn begin_creation(&self) -> Result<()> {
         const CALL: &str = "init_in";
         self.check_open(CALL)?;
@@ -166,7 +167,7 @@ impl<'scope> Participants<'scope> {
         self.phase.get() == Phase::Simulated
     }
 
-    /// Records the error of an operation that has joined.
+    /// Records the error of an operation that has joined the group.
     #[cold]
     pub(crate) fn on_error(&self, communicator: &'scope Communicator, is_first: bool, error: Error) -> Error {
         // Found before NCCL was called: the last communicator to have joined has nothing queued.
@@ -186,7 +187,7 @@ impl<'scope> Participants<'scope> {
     /// Keeps the guards of buffers until the end of the group.
     ///
     /// # Safety
-    /// The guards live for `'scope`. (Not a bound, because the lifetime of buffers is another parameter of a call.)
+    /// The guards live for `'scope`. (This is not a bound, because a call has another lifetime parameter for its buffers.)
     #[inline]
     pub(crate) unsafe fn keep_guards<K>(&self, guards: K) {
         if !mem::needs_drop::<K>() {
@@ -225,8 +226,8 @@ impl<'scope> Participants<'scope> {
         self.first_error.get()
     }
 
-    /// Waits for all communicators, also after an error of one, as the others still use the buffers. After the first timeout or
-    /// abort, aborts the others.
+    /// Waits for all communicators, even after one has failed, because the others still use the buffers. After the first timeout
+    /// or abort, aborts the others.
     pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
         let timeout = self.overflow.borrow().as_ref().and_then(|overflow| overflow.timeout);
         let start = Instant::now();
@@ -255,8 +256,8 @@ impl<'scope> Participants<'scope> {
         self.last.get().into_iter().chain(others).collect()
     }
 
-    /// Takes all communicators out of the group, which has ended with this result. After a failure, work in progress is aborted
-    /// before, as it uses the buffers.
+    /// Takes all communicators out of the group, which has ended with this result. After a failure, first aborts work in
+    /// progress, because it uses the buffers.
     #[inline]
     pub(super) fn close(&self, result: Result<(), &Error>) {
         if result.is_ok()

@@ -1,7 +1,7 @@
-//! One call of an operation: its buffers, the checks that all operations share, and the only way into and out of NCCL.
+//! One call of an operation: its buffers, the checks that all operations share, and how it enters and leaves NCCL.
 //!
-//! Every public operation has the same two lines: it creates a [`Call`], and runs it with its buffers. A function that is
-//! not generic applies the operation's own rules and calls C.
+//! Every public operation creates a [`Call`], and runs it with the operation's buffers. A non-generic function then applies the
+//! operation's own rules and calls C.
 #![allow(unsafe_code)] // Prepares buffers.
 
 use std::error::Error as StdError;
@@ -26,7 +26,7 @@ pub(crate) struct Call<'b, 'c> {
     /// The buffers as this rank uses them. They are the same if the operation has one buffer.
     pub(super) send: RawSlice,
     pub(super) recv: RawSlice,
-    /// The root or the peer; of a `send_recv`, both peers.
+    /// The root or the peer; for a `send_recv`, both peers.
     pub(super) ranks: [Option<usize>; 2],
     pub(super) on: OnStream<'b, 'c>,
     site: &'static Location<'static>,
@@ -104,7 +104,8 @@ impl<'b, 'c> Call<'b, 'c> {
         Ok(guard)
     }
 
-    /// Formats the reason before NCCL is entered, because that runs code of other crates.
+    /// Returns the error for a buffer that is not ready. Formats the reason before NCCL is entered, because formatting runs code
+    /// of other crates.
     #[cold]
     fn not_ready(&self, reason: &(dyn StdError + 'static)) -> Error {
         let error = match reason.downcast_ref() {
@@ -153,7 +154,7 @@ impl<'b, 'c> Call<'b, 'c> {
         Ok(())
     }
 
-    /// Enters NCCL, calls C with `enqueue`, and leaves NCCL or joins the group. The count is the operation's.
+    /// Enters NCCL, calls C with `enqueue` and, outside a group, leaves NCCL. `count` is the operation's count.
     #[inline]
     pub(crate) fn submit(
         &self,
@@ -186,7 +187,7 @@ impl<'b, 'c> Call<'b, 'c> {
         }
     }
 
-    /// Completes an operation that has failed or is in progress, outside a group.
+    /// Completes an ungrouped operation that has failed or is in progress.
     #[cold]
     fn leave_slow_path(&self, guard: CallGuard<'_>, result: Result<ResultCode>) -> Result<()> {
         let Self { communicator, operation, on, .. } = self;
@@ -220,7 +221,7 @@ impl<'b, 'c> Call<'b, 'c> {
         observed.start(start, is_first_of_group);
     }
 
-    /// Ends the call. A group keeps the guards of the buffers until its end, and records the error.
+    /// Ends the call. In a group, the group keeps the buffers' guards until its end, and records an error.
     #[inline]
     pub(crate) fn end(&self, guards: impl Sized + 'b, result: Result<()>) -> Result<()> {
         if let Some(group) = self.on.group
@@ -237,7 +238,7 @@ impl<'b, 'c> Call<'b, 'c> {
 /// A call that has entered NCCL. It leaves NCCL when this is dropped, or at the end of its group.
 enum Entered<'c> {
     Now(CallGuard<'c>),
-    /// `true` for the first operation of its communicator.
+    /// The group; `true` if this is the communicator's first operation in it.
     InGroup(&'c Participants<'c>, bool),
 }
 
@@ -273,13 +274,13 @@ impl Call<'_, '_> {
         self.library().check(function, code)
     }
 
-    /// Returns the options as a C struct, or null if there are none. NCCL has been entered.
+    /// Returns the options as a C struct, or null if there are none. The caller has entered NCCL.
     #[inline]
     pub(super) fn config(&self) -> Result<*const sys::ncclCollConfig_t> {
         self.on.config.map_or(Ok(ptr::null()), |config| self.raw_config(config))
     }
 
-    /// The communicator or the group keeps the struct as long as NCCL may read it.
+    /// Converts the options to a C struct. The communicator or the group keeps the struct as long as NCCL may read it.
     #[cold]
     fn raw_config(&self, config: &CollectiveConfig) -> Result<*const sys::ncclCollConfig_t> {
         if config.is_default() {
@@ -295,8 +296,8 @@ impl Call<'_, '_> {
     }
 }
 
-/// Calls a function of NCCL, or its form with options if the call has any. The communicator and the stream follow the other
-/// arguments. For use in an `unsafe` block.
+/// Calls a function of NCCL or, if the call has options, the function's variant with options. Appends the communicator and the
+/// stream to the arguments. For use in an `unsafe` block.
 macro_rules! nccl {
     ($call:ident, $plain:ident | $configured:ident($($argument:expr),*)) => {{
         let config = $call.config()?;

@@ -12,23 +12,24 @@ use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
-/// All ranks call the same collectives in the same order. Operations return when the work is enqueued on its stream; on host
+/// All ranks call the same collectives in the same order. Operations return when their work is enqueued on the stream; on host
 /// memory, when it is complete. Counts are in elements, not bytes. A buffer may be longer than needed, unless its length is the
 /// count.
 ///
-/// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream, and
-/// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
+/// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream,
+/// and [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
 ///
 /// # Errors of operations
 /// Every operation, of any kind, may return:
 ///
-/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data
-///   type, in the wrong memory or on the wrong device, or for a rank out of range; nothing was started then;
-/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while another group is open on this thread, after a group that
-///   failed, or while the communicator is [suspended](Self::suspend);
+/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a rank out of range, or for a buffer that is too short,
+///   not ready, in the wrong memory, on the wrong device, or of the wrong data type; the operation was not started;
+/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group to which the operation does not belong is open on
+///   this thread, after a group that failed, or while the communicator is [suspended](Self::suspend);
 /// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
-/// - [`Error::Timeout`](crate::error::Error::Timeout) and [`Error::Aborted`](crate::error::Error::Aborted) if the communicator is aborted.
+/// - [`Error::Timeout`](crate::error::Error::Timeout) after the communicator's timeout, and
+///   [`Error::Aborted`](crate::error::Error::Aborted) after an abort.
 impl Communicator {
     /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the
     /// length of `send`; `recv` holds at least as many elements.
@@ -71,8 +72,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.all_reduce(op.into().raw))
     }
 
-    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
-    /// holds at least as many elements; on the other ranks it is ignored and may be empty.
+    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`. On the root, `send` holds at
+    /// least as many elements; on the other ranks, `send` is ignored and may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -114,9 +115,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.broadcast(root))
     }
 
-    /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
-    /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
-    /// be empty.
+    /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the length of
+    /// `send`. On the root, `recv` holds at least as many elements; on the other ranks, `recv` is ignored and may be empty.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -146,8 +146,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.reduce(op.into().raw, root))
     }
 
-    /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
-    /// the other ranks do not change.
+    /// Performs [`reduce`](Self::reduce) in place: the result replaces the root's elements. The buffers of the other ranks do not
+    /// change.
     #[doc(alias = "ncclReduce")]
     #[track_caller]
     pub fn reduce_in_place<'b, 'c, T>(
@@ -161,8 +161,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce(op.into().raw, root))
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
-    /// holds at least count x size elements.
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv` holds at
+    /// least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -191,7 +191,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.all_gather())
     }
 
-    /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
+    /// Performs [`all_gather`](Self::all_gather) in place. `buffer` consists of [`size`](Self::size) equal parts, and rank `i`
+    /// sends part `i`.
     #[doc(alias = "ncclAllGather")]
     #[track_caller]
     pub fn all_gather_in_place<'b, 'c, T>(
@@ -203,8 +204,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.all_gather_in_place())
     }
 
-    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
-    /// is the length of `recv`; `send` holds at least count x size elements.
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count is the
+    /// length of `recv`; `send` holds at least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -233,8 +234,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.reduce_scatter(op.into().raw))
     }
 
-    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
-    /// the result. The contents of the other parts are then undefined.
+    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` consists of [`size`](Self::size) equal parts, and
+    /// rank `i` receives its result in part `i`. The contents of the other parts are then undefined.
     #[doc(alias = "ncclReduceScatter")]
     #[track_caller]
     pub fn reduce_scatter_in_place<'b, 'c, T>(
@@ -247,8 +248,9 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
-    /// Sends part `i` of `send`, which has `size` equal parts, to rank `i`. Part `i` of `recv` receives the part that rank
-    /// `i` sends to this rank. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
+    /// Sends part `i` of `send`, which has [`size`](Self::size) equal parts, to rank `i`. Part `i` of `recv` receives the part
+    /// that rank `i` sends to this rank. The length of `send` is a multiple of the communicator's size; `recv` holds at least as
+    /// many elements.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -278,8 +280,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.all_to_all())
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
-    /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`. On the root,
+    /// `recv` holds at least count x [`size`](Self::size) elements; on the other ranks, `recv` is ignored and may be empty.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -312,8 +314,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.gather(root))
     }
 
-    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts: the root's elements are in part
-    /// `root`, and the other parts receive. The other ranks send their `buffer`.
+    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` consists of [`size`](Self::size) equal parts, and part
+    /// `root` holds the root's elements. The root receives the `buffer` of rank `i` in part `i`.
     #[doc(alias = "ncclGather")]
     #[track_caller]
     pub fn gather_in_place<'b, 'c, T>(
@@ -326,8 +328,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.gather_in_place(root))
     }
 
-    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
-    /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`. On the root, `send` holds
+    /// at least count x [`size`](Self::size) elements; on the other ranks, `send` is ignored and may be empty.
     ///
     /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
     /// options.
@@ -361,8 +363,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
-    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts, and part `root`
-    /// remains in place; the other ranks receive into their `buffer`.
+    /// Performs [`scatter`](Self::scatter) in place. On the root, `buffer` consists of [`size`](Self::size) equal parts, and part
+    /// `root` remains in place. The other ranks receive into their `buffer`.
     #[doc(alias = "ncclScatter")]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(
@@ -375,15 +377,15 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.scatter_in_place(root))
     }
 
-    /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
-    /// unspecified afterwards. All ranks pass the same element type.
+    /// Waits until all ranks have reached the barrier. This is an all-reduce of the first element of `buffer`. The value of this
+    /// element is unspecified afterwards; its type must be the same on all ranks.
     ///
-    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have reached their
-    /// barrier. Synchronize with the stream to make the host wait too. On host memory, all ranks have reached the barrier when
-    /// this returns or, in a group, when the group ends.
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs only after the streams of all ranks have reached
+    /// the barrier. Synchronize with the stream to make the host wait too. On host memory, all ranks have reached the barrier
+    /// when this returns or, in a group, when the group ends.
     ///
-    /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not order the
-    /// group's other operations.
+    /// The operations of one communicator, including barriers, run one after the other, except in a group: there, a barrier does
+    /// not order the other operations.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -541,7 +543,7 @@ impl Call<'_, '_> {
         self.scatter(root)
     }
 
-    /// An all-reduce of one element: NCCL has no barrier, and drops an operation without elements.
+    /// Enqueues an all-reduce of one element: NCCL has no barrier, and skips operations without elements.
     fn barrier(&mut self) -> Result<()> {
         if self.recv.len() == 0 {
             return Err(self.wrong(InvalidArgumentKind::Length, "the buffer is empty; expected one element"));

@@ -1,6 +1,6 @@
 //! Operations that NCCL lacks, or that old versions lack, composed of several C calls in a group.
 //!
-//! A count of 0 makes no call: the peer has the same count, and makes none either.
+//! A part without elements needs no C call, because the peer's count is 0 too.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ptr;
@@ -11,7 +11,7 @@ use crate::buffer::RawSlice;
 use crate::error::{Result, ResultCode};
 use crate::sys::ncclRedOp_t;
 
-/// The part of a rank in a buffer that has the parts of all ranks, one after the other.
+/// One rank's part of a buffer that holds the parts of all ranks, one after the other.
 struct Part {
     rank: usize,
     c_rank: i32,
@@ -40,8 +40,8 @@ impl Call<'_, '_> {
         self.recv.slice(0, 0)
     }
 
-    /// Returns whether the library lacks a function, so that sends and receives replace it. These take no options, so
-    /// options are an error then.
+    /// Returns whether the library lacks a function. Sends and receives then replace it. They take no options, so options are
+    /// then an error.
     pub(super) fn lacks<F>(&self, function: Option<F>) -> Result<bool> {
         if function.is_some() {
             return Ok(false);
@@ -55,9 +55,9 @@ impl Call<'_, '_> {
     }
 }
 
-/// Calls into C; NCCL has been entered.
+/// Calls into C. The caller has entered NCCL.
 impl Call<'_, '_> {
-    /// Runs `calls` as one operation, in a group of NCCL. Inside another group, this one only counts.
+    /// Runs `calls` as one operation, in an NCCL group. Inside another group, NCCL only counts the nesting.
     pub(super) fn together(&self, calls: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
         let library = self.library();
         // SAFETY: has no arguments.
@@ -80,7 +80,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Sends each rank its part, and receives one from each.
+    /// Sends a part to each rank, and receives a part from each rank.
     pub(super) fn exchange_parts(
         &self,
         sent: impl Iterator<Item = usize>,
@@ -92,7 +92,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Sends this rank's part to the root, which receives all parts except those in place already.
+    /// Sends this rank's part to the root, which receives all parts, except its own if that is in place already.
     pub(super) fn gather_parts(&self, root: i32, counts: impl Iterator<Item = usize>) -> Result<ResultCode> {
         let (is_root, is_in_place) = (self.ranks[0] == Some(self.rank()), self.operation.is_in_place);
         self.together(|| {
@@ -108,7 +108,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Sends all parts from the root, except those in place already, and receives this rank's part.
+    /// Sends all parts from the root, except its own if that is in place already, and receives this rank's part.
     pub(super) fn scatter_parts(&self, root: i32, counts: impl Iterator<Item = usize>) -> Result<ResultCode> {
         let (is_root, is_in_place) = (self.ranks[0] == Some(self.rank()), self.operation.is_in_place);
         self.together(|| {
@@ -124,7 +124,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Broadcasts each rank's part. Since 2.29.2, NCCL recognizes a group of these as one operation.
+    /// Broadcasts each rank's part. Since 2.29.2, NCCL recognizes a group of such broadcasts as one operation.
     pub(super) fn broadcast_parts(&self, counts: &[usize]) -> Result<ResultCode> {
         let config = self.config()?;
         self.together(|| {
@@ -144,7 +144,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Makes a reduction of each rank's part, with that rank as the root.
+    /// Reduces each rank's part, with that rank as the root.
     pub(super) fn reduce_parts(&self, counts: &[usize], op: ncclRedOp_t) -> Result<ResultCode> {
         let config = self.config()?;
         self.together(|| {

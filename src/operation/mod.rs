@@ -1,7 +1,8 @@
 //! The operations of communicators.
 //!
-//! Each operation is a method of [`Communicator`](crate::communicator::Communicator) with a private function that has its rules and its C
-//! call, in the same file: [`collectives`], [`point_to_point`], [`vector`], [`one_sided`]. All go through [`call`].
+//! Each operation is a method of [`Communicator`](crate::communicator::Communicator) with a private function for its rules and
+//! its C call, in the same file: [`collectives`], [`point_to_point`], [`vector`] or [`one_sided`]. All operations go through
+//! [`call`].
 
 mod call;
 mod collectives;

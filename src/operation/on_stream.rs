@@ -13,8 +13,8 @@ use crate::stream::{Stream, StreamRef};
 
 /// The stream of an operation, with its options and the group that starts it, if any.
 ///
-/// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of [`Group::stream`](crate::group::Group::stream).
-/// `'b` is the lifetime of the buffers, `'c` the lifetime of the communicator.
+/// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of
+/// [`Group::stream`](crate::group::Group::stream). `'b` is the lifetime of the buffers, `'c` the lifetime of the communicator.
 #[derive(Debug, Clone, Copy)]
 pub struct OnStream<'b, 'c> {
     pub(super) stream: StreamRef<'b>,
@@ -23,7 +23,8 @@ pub struct OnStream<'b, 'c> {
     pub(super) timeout: Option<Duration>,
     /// The group that starts the operation at its end. `Participants` makes `'c` invariant.
     pub(crate) group: Option<&'c Participants<'c>>,
-    /// In a group, both lifetimes are its scope, so that buffers and communicators live until its end. Neither may shrink.
+    /// In a group, both lifetimes are the group's scope, so that buffers and communicators live until its end. The compiler must
+    /// not shorten either lifetime.
     invariant: PhantomData<fn(&'b ()) -> &'b ()>,
 }
 
@@ -59,12 +60,12 @@ impl<'a> CallOptions<'a> {
         Self { config: Some(config), ..self }
     }
 
-    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout). The
-    /// communicator must have a timeout: without one, its calls block inside NCCL. In a group, use
+    /// Limits the wait of this call; replaces the communicator's [timeout](crate::config::Config::timeout). The communicator must
+    /// have a timeout: without one, its calls block inside NCCL. In a group, use
     /// [`Group::timeout`](crate::group::Group::timeout).
     ///
-    /// The limit applies to the host: on a GPU, to the wait for the launch. [`Communicator::synchronize`] limits the wait
-    /// for the work itself.
+    /// The limit applies to the wait of the host: on a GPU, only to the wait for the launch. [`Communicator::synchronize`] limits
+    /// the wait for the work itself.
     ///
     /// ```
     /// use std::time::Duration;
@@ -96,7 +97,8 @@ impl<'a> CallOptions<'a> {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Returns the stream for operations that start at the end of the group; for an example, see [`Nccl::group`](crate::nccl::Nccl::group).
+    /// Returns the stream for operations that start at the end of the group; for an example, see
+    /// [`Nccl::group`](crate::nccl::Nccl::group).
     ///
     /// Buffers, communicators and options must live until the end of the group. So pass a part of a buffer by value, such as
     /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to the part would not live long enough. A function
@@ -131,18 +133,18 @@ impl<'b> From<CallOptions<'b>> for OnStream<'b, '_> {
 }
 
 impl<'b, 'c> OnStream<'b, 'c> {
-    /// Lets the operation start at the end of `group`.
+    /// Makes the operation start at the end of `group`.
     ///
     /// # Safety
-    /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators
-    /// and the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators
-    /// for `'c`. So only [`Group::stream`], whose signature fixes both, may call this.
+    /// `'b` and `'c` are the scope of the group: the lifetime of the reference that the group's closure received. The group keeps
+    /// communicators and the guards of buffers for its scope, but an operation requires only that buffers live for `'b` and
+    /// communicators for `'c`. So only [`Group::stream`], whose signature fixes both lifetimes, may call this.
     #[inline]
     unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
         Self { group: Some(group), ..self }
     }
 
-    /// Checks whether the operation can be added to the group, or can have a timeout.
+    /// Checks that the operation can be added to its group or, outside a group, can have its timeout.
     #[inline]
     pub(super) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         match (self.group, self.timeout) {
@@ -153,7 +155,7 @@ impl<'b, 'c> OnStream<'b, 'c> {
         }
     }
 
-    /// Records the error of an operation in its group, which then does not start.
+    /// Records the error in the operation's group, if there is one. The group then does not start.
     #[cold]
     pub(crate) fn refuse(&self, error: Error) -> Error {
         match self.group {

@@ -54,7 +54,7 @@ const _: () = {
 };
 
 impl Signal {
-    /// Converts the numbers to C's types. NCCL checks whether they exist.
+    /// Converts the numbers to C's types. NCCL checks whether the signal and the context exist.
     fn to_raw(self, call: &'static str) -> Result<(i32, i32)> {
         Ok((to_c_int(call, "signal", self.index)?, to_c_int(call, "context", self.context)?))
     }
@@ -67,11 +67,11 @@ pub struct WindowOffset<'a, T: Element> {
     element: PhantomData<T>,
 }
 
-/// The offset, without the type of its elements.
+/// A [`WindowOffset`] without its element type.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     shared: &'a Shared,
-    /// The handle; null if the window is not active.
+    /// The window's handle; null if the window is not active.
     window: sys::ncclWindow_t,
     length: usize,
     offset: usize,
@@ -91,8 +91,8 @@ impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
 
 /// For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
-    /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
-    /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
+    /// Writes `local` to `target` in the window of rank `peer`, and then raises `signal` at `peer`. The peer waits for the signal
+    /// with [`wait_signal`](Communicator::wait_signal). `local` must be part of a window of the calling rank. For an example, see
     /// [`register_window`](Communicator::register_window). Since NCCL 2.29.2.
     #[doc(alias = "ncclPutSignal")]
     #[track_caller]
@@ -108,12 +108,11 @@ impl Communicator {
         call.with_send_buffer(local, |call| call.put_signal(peer, target.target, signal))
     }
 
-    /// Raises a signal at rank `peer`, after the data of earlier puts to that rank in the same context; for an example, see
-    /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
+    /// Raises a signal at rank `peer`, after the data of this rank's earlier puts to `peer` in the same context has arrived; for
+    /// an example, see [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
-    /// Returns [`Error::Nccl`] if there is no such signal or context. Unless
-    /// [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set, it is also an error before the first window is
-    /// registered.
+    /// Returns [`Error::Nccl`] if there is no such signal or context. Before the first window is registered, any signal is an
+    /// error, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
     #[track_caller]
     pub fn signal<'b, 'c>(
@@ -128,8 +127,8 @@ impl Communicator {
         call.end((), result)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals`. Data that a rank put before it raised a signal has then
-    /// arrived. Since NCCL 2.29.2.
+    /// Makes the stream wait until other ranks have raised all of `signals`. Data that a rank put before it raised its signal has
+    /// then arrived. Since NCCL 2.29.2.
     ///
     /// ```
     /// use libnccl::{StreamRef, window::{Signal, WaitSignal, WindowFlags}};

@@ -11,8 +11,8 @@ use crate::observer::Operation;
 impl Communicator {
     /// Sends `buffer` to rank `peer`, which receives the same number of elements.
     ///
-    /// A rank that sends *and* receives must do both in one group, or with [`send_recv`](Self::send_recv). Otherwise two ranks that
-    /// send to each other can deadlock.
+    /// Two ranks that send to each other can deadlock, unless each sends and receives in one group, or with
+    /// [`send_recv`](Self::send_recv).
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -73,7 +73,7 @@ impl Communicator {
     /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` receives as many
     /// elements as `send` has, and `recv_peer` sends as many as `recv` has.
     ///
-    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group, as rings and halo exchanges need.
+    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group, for example for a ring or a halo exchange.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -1,4 +1,4 @@
-//! The rules for the arguments of operations, with the texts of their errors.
+//! The rules for the arguments of operations, and the error messages.
 
 use std::ptr;
 
@@ -26,7 +26,7 @@ impl Call<'_, '_> {
         self.communicator.rank()
     }
 
-    /// Sets the root. Returns it in C's type, with whether it is this rank.
+    /// Sets the root. Returns the root in C's type, and whether this rank is the root.
     pub(super) fn root(&mut self, root: usize) -> Result<(i32, bool)> {
         self.ranks[0] = Some(root);
         Ok((self.c_rank("root", root)?, root == self.rank()))
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
         self.c_rank("peer", peer)
     }
 
-    /// Converts a rank to C's type.
+    /// Converts a rank to C's type; an error if it is out of range.
     #[inline]
     pub(super) fn c_rank(&self, what: &str, rank: usize) -> Result<i32> {
         // There are no more ranks than an i32 can count.
@@ -81,7 +81,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Lengths. `whose` is empty, or names a rank.
+/// Checks of lengths. `whose` describes the buffer in error messages, or is empty.
 impl Call<'_, '_> {
     /// Requires that the send buffer holds `count` elements for each of `ranks`.
     #[inline]
@@ -115,14 +115,14 @@ impl Call<'_, '_> {
         self.wrong(InvalidArgumentKind::Length, problem)
     }
 
-    /// Returns this rank's part of the in-place buffer, which has one part for each rank.
+    /// Returns this rank's part of the in-place buffer, which has an equal part for each rank.
     pub(super) fn own_part(&self) -> Result<RawSlice> {
         self.is_divisible("", self.recv.len())?;
         let length = self.recv.len() / self.size();
         Ok(self.recv.slice(self.rank() * length, length))
     }
 
-    /// Returns the number of elements of each part of the send buffer, which has one part for each rank.
+    /// Returns the number of elements of each part of the send buffer, which has an equal part for each rank.
     pub(super) fn send_part(&self) -> Result<usize> {
         self.is_divisible("send ", self.send.len())?;
         Ok(self.send.len() / self.size())
@@ -164,7 +164,7 @@ impl Call<'_, '_> {
         Err(self.wrong(InvalidArgumentKind::Length, problem))
     }
 
-    /// Returns this rank's part of the in-place buffer, which holds the parts of all ranks.
+    /// Returns this rank's part of the in-place buffer, which has a part of `counts[i]` elements for each rank `i`.
     pub(super) fn own_counted_part(&self, whose: &str, counts: &[usize]) -> Result<RawSlice> {
         let total = self.sum("counts", counts)?;
         self.holds(whose, "", self.recv.len(), total, 1)?;
@@ -181,8 +181,8 @@ impl Call<'_, '_> {
     }
 }
 
-/// The checks of all operations that rarely fail. `place` is 0 for the stream, 1 for the send and 2 for the receive buffer
-/// where there is a stream, else 0 and 1 for the buffers.
+/// Checks that all operations share, and that rarely fail. In `check_device`, `place` is 0 for the stream, 1 for the send buffer
+/// and 2 for the receive buffer; in `wrong_memory`, 0 and 1 for the buffers.
 impl Call<'_, '_> {
     #[cold]
     #[inline(never)]
@@ -206,7 +206,7 @@ impl Call<'_, '_> {
         self.wrong(InvalidArgumentKind::DataType, problem)
     }
 
-    /// Refuses CUDA's default stream of each thread: NCCL may work for a nonblocking communicator on another thread.
+    /// Rejects CUDA's per-thread default stream: for a nonblocking communicator, NCCL may use the handle on another thread.
     #[cold]
     pub(super) fn check_per_thread_stream(&self) -> Result<()> {
         // The handle has no meaning on host memory.

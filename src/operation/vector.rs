@@ -8,9 +8,9 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
-/// NCCL lacks the operations with a count for each rank. [`all_gather_v`](Self::all_gather_v) is a group of broadcasts, one for
-/// each rank, and [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The other operations are groups of sends
-/// and receives, and take no options. For errors, see [errors of operations](Self#errors-of-operations).
+/// NCCL lacks operations with a count for each rank, so this crate composes them. [`all_gather_v`](Self::all_gather_v) is a group
+/// of broadcasts, one for each rank, and [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The others are
+/// groups of sends and receives, and take no options. For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
     /// count for each rank. `counts` holds one count per rank and is the same on all ranks. `send` holds `counts[rank]`
@@ -54,10 +54,9 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.all_gather_v_in_place(counts))
     }
 
-    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
-    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` holds one count per rank and is the
-    /// same on all ranks. `send` holds at least as many elements as the sum of the counts, and `recv` holds `counts[rank]`
-    /// elements.
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. This is
+    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` holds one count per rank and is the same on
+    /// all ranks. `send` holds at least as many elements as the sum of the counts, and `recv` holds `counts[rank]` elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -102,10 +101,10 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_v_in_place(counts, op.into().raw))
     }
 
-    /// Sends part `i` of `send` to rank `i`: [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i`
-    /// of `recv` receives the part that rank `i` sends to this rank. Part `i` of `send` has `send_counts[i]` elements, part
-    /// `i` of `recv` has `recv_counts[i]`; each part begins where the previous part ends. `send` and `recv` hold at least
-    /// the sums of their counts.
+    /// Sends part `i` of `send` to rank `i`: [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of
+    /// `recv` receives the part that rank `i` sends to this rank. Part `i` of `send` has `send_counts[i]` elements, part `i` of
+    /// `recv` has `recv_counts[i]`; each part begins where the previous part ends. `send` and `recv` hold at least as many
+    /// elements as the sums of their counts.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -136,9 +135,9 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.all_to_all_v(send_counts, recv_counts))
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
-    /// rank, which is the length of the rank's `send`. On the root, `counts` holds the counts of all ranks, and `recv` holds at
-    /// least as many elements as their sum. The other ranks ignore `counts` and `recv`, which may be empty.
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. This is [`gather`](Self::gather) with a count for
+    /// each rank: the length of the rank's `send`. On the root, `counts` holds the counts of all ranks, and `recv` holds at least
+    /// as many elements as their sum. The other ranks ignore `counts` and `recv`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -167,8 +166,8 @@ impl Communicator {
         call.with_buffers(send, recv, |call| call.gather_v(counts, root))
     }
 
-    /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has one part for each rank, in rank order: the
-    /// root's elements are in its part, and the other parts receive. The other ranks send their `buffer`.
+    /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has one part for each rank, in rank order, and part
+    /// `root` holds the root's elements. The root receives the `buffer` of rank `i` in part `i`.
     #[doc(alias = "MPI_Gatherv")]
     #[track_caller]
     pub fn gather_v_in_place<'b, 'c, T>(
@@ -182,9 +181,9 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.gather_v_in_place(counts, root))
     }
 
-    /// Scatters `send` of rank `root`; rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
-    /// which is the length of the rank's `recv`. On the root, `counts` holds the counts of all ranks, and `send` holds at least
-    /// as many elements as their sum. The other ranks ignore `counts` and `send`, which may be empty.
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`. This is [`scatter`](Self::scatter) with a count for each rank:
+    /// the length of the rank's `recv`. On the root, `counts` holds the counts of all ranks, and `send` holds at least as many
+    /// elements as their sum. The other ranks ignore `counts` and `send`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -1,4 +1,4 @@
-//! Buffers that are registered with a communicator, so that operations need no staging copies.
+//! Buffers that are registered with a communicator, so that NCCL can skip its staging copies.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ffi::c_void;
@@ -12,15 +12,15 @@ use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 
-/// The registration of a buffer with a communicator, so that operations need no staging copies; for an example, see
+/// The registration of a buffer with a communicator, so that NCCL can skip its staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
-/// A registration borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains
-/// usable in every operation. The registration shares the buffer's memory, which is freed after both are dropped.
+/// A registration borrows neither the communicator nor the buffer, so that a struct can hold all three. The buffer remains usable
+/// in every operation. The buffer and the registration share the memory, which is freed after both are dropped.
 ///
-/// Dropping it deregisters the buffer immediately or later, as for a [window](crate::window::Window#drop). On a GPU, if the
-/// registration is dropped while work may use the buffer (see [`NcclBuffer`]), or after the teardown of the communicator, the
-/// memory is leaked.
+/// Dropping a registration deregisters the buffer immediately or later, as for a [window](crate::window::Window#drop). On a GPU,
+/// the memory is leaked if the registration is dropped while work may use the buffer (see [`NcclBuffer`]), or after the teardown
+/// of the communicator.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration(OwnedObject);
@@ -30,7 +30,7 @@ impl Communicator {
     /// part. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the buffer is empty, or in the wrong memory.
+    /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or on another device.
     #[doc(alias = "ncclCommRegister")]
     pub fn register<T: Element>(&self, buffer: &NcclBuffer<T>) -> Result<Registration> {
         const CALL: &str = "register";
@@ -44,8 +44,8 @@ impl Communicator {
     /// Registers memory of another allocator, such as cudarc's or a framework's, as [`register`](Self::register) does. Since
     /// NCCL 2.19.3.
     ///
-    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. It may reject other memory, or ignore it and return success, as
-    /// the CPU backend does.
+    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. It may reject other memory, or return success without registering
+    /// it, as the CPU backend does.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -63,10 +63,10 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if the pointer is null or `bytes` is 0; else as for [`register`](Self::register).
     ///
     /// # Safety
-    /// `pointer` is the address of `bytes` bytes on the communicator's device. They stay allocated until
-    /// [`deregister`](Registration::deregister) has succeeded. If it is not called or fails, or if this function fails in NCCL,
-    /// they stay allocated until all communicators of this process have ended. The work that uses them has run by then, and
-    /// before the registration is dropped.
+    /// - `pointer` is the address of `bytes` bytes on the communicator's device.
+    /// - The bytes stay allocated until [`deregister`](Registration::deregister) has succeeded. If it is not called or fails, or
+    ///   if this function fails in NCCL, they stay allocated until all communicators of this process are destroyed or aborted.
+    /// - Work that uses the bytes has run before the registration is dropped, and before the bytes are freed.
     #[doc(alias = "ncclCommRegister")]
     pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration> {
         const CALL: &str = "register_raw";
@@ -81,10 +81,11 @@ impl Communicator {
         unsafe { self.register_memory(CALL, pointer, bytes, None) }
     }
 
-    /// Registers `memory`, or without it the memory of the caller of [`register_raw`](Self::register_raw).
+    /// Registers `memory` or, without it, the memory of the caller of [`register_raw`](Self::register_raw).
     ///
     /// # Safety
-    /// `address` is the address of `bytes` bytes of `memory`; without `memory`, as for [`register_raw`](Self::register_raw).
+    /// `address` is the address of `bytes` bytes of `memory`. Without `memory`, the conditions are those of
+    /// [`register_raw`](Self::register_raw).
     unsafe fn register_memory(
         &self,
         call: &'static str,
@@ -124,7 +125,7 @@ impl Communicator {
 }
 
 impl Registration {
-    /// Returns the C handle; null if NCCL does not use the registration, which is not an error.
+    /// Returns the C handle; null, without an error, if NCCL does not use the registration.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         match self.0.handle() {

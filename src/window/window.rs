@@ -29,8 +29,8 @@ impl WindowFlags {
     /// No promises: a collective may use any address inside the window. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_DEFAULT")]
     pub const DEFAULT: Self = Self(sys::NCCL_WIN_DEFAULT);
-    /// A promise that all ranks use the same offset from the start of their window in each collective. The fast
-    /// symmetric kernels and one-sided operations require it. Cannot be combined with [`GIN_ONLY`](Self::GIN_ONLY) or
+    /// A promise that all ranks use the same offset from the start of their window in each collective. NCCL's fast symmetric
+    /// kernels and one-sided operations require this flag. Cannot be combined with [`GIN_ONLY`](Self::GIN_ONLY) or
     /// [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_COLL_SYMMETRIC")]
     pub const COLL_SYMMETRIC: Self = Self(sys::NCCL_WIN_COLL_SYMMETRIC);
@@ -45,7 +45,7 @@ impl WindowFlags {
     #[doc(alias = "NCCL_WIN_CFT_COUNTED")]
     pub const CFT_COUNTED: Self = Self(sys::NCCL_WIN_CFT_COUNTED);
 
-    /// The flags that are newer than windows.
+    /// The flags that NCCL added after windows, with their first versions.
     const NEWER: [(Self, &'static str, Version); 3] = [
         (Self::STRICT_ORDERING, "NCCL_WIN_STRICT_ORDERING", Version::new(2, 29, 7)),
         (Self::GIN_ONLY, "NCCL_WIN_GIN_ONLY", Version::new(2, 32, 3)),
@@ -82,10 +82,10 @@ impl BitOr for WindowFlags {
     }
 }
 
-/// A window: a buffer of every rank that operations of all ranks can access; for an example, see
+/// A window: one buffer on every rank, which operations of all ranks can access; for an example, see
 /// [`Communicator::register_window`]. Since NCCL 2.27.3.
 ///
-/// A window borrows neither the communicator nor the buffer, so that a struct can hold all of them:
+/// A window borrows neither the communicator nor the buffer, so that a struct can hold all three:
 ///
 /// ```
 /// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef, window::{Window, WindowFlags}};
@@ -117,13 +117,13 @@ impl BitOr for WindowFlags {
 ///
 /// # Drop
 /// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. Dropping a
-/// window deregisters it immediately, on any thread, or, if the communicator is in a call or an open group, when that call or
+/// window, on any thread, deregisters it immediately or, if the communicator is in a call or an open group, when that call or
 /// group ends.
 ///
-/// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`], lasts as long as
-///   the communicator.
+/// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`] is called, lasts
+///   as long as the communicator.
 /// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if `assume_idle` was called.
-/// - On a GPU, the memory of a window that was not deregistered before the teardown of the communicator is leaked.
+/// - On a GPU, if a window is not deregistered before the teardown of the communicator, its memory is leaked.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<T> {
     object: OwnedObject,
@@ -138,7 +138,7 @@ impl Communicator {
     /// All ranks call this with the same length and the same flags, and deregister their windows once no rank uses them
     /// anymore. A single thread with several ranks uses [`Group::register_window`].
     ///
-    /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
+    /// If this fails after NCCL was called, the buffer's memory is never freed, because other ranks may have created the window.
     ///
     /// ```
     /// use libnccl::{StreamRef, window::{Signal, WaitSignal, WindowFlags}};
@@ -168,12 +168,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not at a multiple of 4096 bytes,
-    /// or if the flags cannot be combined.
+    /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not aligned to 4096 bytes, or if the flags
+    /// cannot be combined.
     ///
     /// # Safety
-    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and a put that fits into this rank's
-    /// part is written to the other ranks' parts too. (The CPU backend compares them in each put.)
+    /// The buffers of all ranks have the same size in bytes. NCCL does not compare the sizes. A put is checked against the size
+    /// of the caller's buffer only, but writes to the buffer of another rank. (The CPU backend compares the two sizes in each
+    /// put.)
     #[doc(alias = "ncclCommWindowRegister")]
     #[track_caller]
     pub unsafe fn register_window<T: Element>(
@@ -187,8 +188,8 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Registers a window as [`Communicator::register_window`] does, with the same errors, at the end of the group: for one
-    /// thread that has several ranks. Since NCCL 2.27.3.
+    /// Registers a window as [`Communicator::register_window`] does, with the same errors, at the end of the group, so that one
+    /// thread can register it for several ranks. Since NCCL 2.27.3.
     ///
     /// ```
     /// # fn set_device(_: i32) {}
@@ -225,8 +226,8 @@ impl<'scope> Group<'scope, '_> {
 }
 
 impl<T: Element> Window<T> {
-    /// Registers the window. Other ranks may write it from now on; the exclusive borrow ensures that no slice of
-    /// `buffer` exists.
+    /// Registers the window. Other ranks may write to it from now on; the exclusive borrow ensures that no slice of `buffer`
+    /// exists.
     ///
     /// # Safety
     /// As for [`Communicator::register_window`].
@@ -303,9 +304,9 @@ impl<T: Element> Window<T> {
         WindowOffset::new(shared, self.as_raw(), self.length, offset)
     }
 
-    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
-    /// collectives then work as before, and one-sided operations do not work. A window is not active before the
-    /// end of the group that registers it.
+    /// Returns whether NCCL has created the window. On some systems NCCL returns success without creating it: collectives then
+    /// work as without a window, and one-sided operations do not work. If a group registers the window, the window is not active
+    /// before the group ends.
     #[must_use]
     pub fn is_active(&self) -> bool {
         !self.as_raw().is_null()
@@ -320,7 +321,7 @@ impl<T: Element> Window<T> {
         }
     }
 
-    /// Returns the address with which this rank's part of the window was registered; null if the window is not active. Since NCCL
+    /// Returns the address that this rank has registered as its part of the window; null if the window is not active. Since NCCL
     /// 2.29.2.
     ///
     /// # Errors
@@ -339,17 +340,17 @@ impl<T: Element> Window<T> {
     }
 
     /// Deregisters this rank's part of the window, as a drop does, and returns errors; for an example, see
-    /// [`Communicator::register_window`]. On the CPU backend, a put into it is an error from then on. Since NCCL 2.27.3.
+    /// [`Communicator::register_window`]. On the CPU backend, later puts into this part return an error. Since NCCL 2.27.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group, after which the window is deregistered;
-    ///   if work of this rank or another may still use the buffer; or if the group that registers it has failed or has not
-    ///   ended.
+    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group. The window is then deregistered when that
+    ///   call or group ends.
+    /// - [`Error::InvalidUsage`] after [`finalize`](Communicator::finalize), if work of this rank or another may still use the
+    ///   buffer, or if the group that registers the window has failed or has not ended.
     /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
     /// - [`Error::Nccl`].
     ///
-    /// Except while the communicator is in use, the window may then last as long as the communicator, and the memory may be
-    /// leaked.
+    /// After any of these errors except the first, the window may last as long as the communicator, and the memory may be leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.object.end("deregister")
