@@ -1168,16 +1168,16 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclC
 /**
  * Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
  *
- * Required if one thread drives several ranks, or if sends and receives must progress together; also launches several
- * operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking with
- * nonblocking communicators, or captured with other streams.
+ * Required if one thread drives several ranks, or if sends and receives must progress together. A group also launches
+ * its operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking
+ * with nonblocking communicators, or captured with other streams.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGroupStart();
 ncclResult_t pncclGroupStart();
 
 /**
- * Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
+ * Closes a group; the outermost call enqueues the collected operations, or waits until the new communicators exist.
  *
  * The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  * group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After

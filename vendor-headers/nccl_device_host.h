@@ -347,7 +347,7 @@ typedef struct ncclTeamRequirements {
 typedef enum {
     /** No uses: the empty set. Since NCCL 2.31.2. */
     NCCL_CFT_NONE = 0,
-    /** One peer at a time. Since NCCL 2.31.2. */
+    /** Communication with one peer at a time. Since NCCL 2.31.2. */
     NCCL_CFT = 1,
     /** Multicast. Since NCCL 2.31.2. */
     NCCL_CFT_MULTIMEM = 2
@@ -533,7 +533,7 @@ struct ncclDevComm {
     int cftMultimemSize;
     /** The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2. */
     uint32_t cftMultimemSize_rcp32;
-    /** The first endpoint for a single peer. Since NCCL 2.31.2. */
+    /** The first of the endpoints that each reach one peer. Since NCCL 2.31.2. */
     ncclCftLeId ucLeId;
     /** The endpoint for multicast. Since NCCL 2.31.2. */
     ncclCftLeId mcLeId;

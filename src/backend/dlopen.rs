@@ -172,7 +172,7 @@ pub fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     Object::at(address)?.path()
 }
 
-/// Checks that the library with the function at `get_version` would not call the functions of another NCCL.
+/// Checks that the library with the function at `get_version` would not call another NCCL's functions.
 ///
 /// NCCL calls its own exported functions through the dynamic linker, which takes the first function with the name. That function
 /// belongs to another NCCL if the program is linked with one, or has loaded one with `RTLD_GLOBAL`. `RTLD_DEEPBIND` would reverse

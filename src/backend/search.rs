@@ -86,7 +86,7 @@ pub fn candidates(
 }
 
 /// Returns the first of the files that exists in `directory`. If none does, returns a file with a full version in its name.
-/// Without such a file, returns the first of the files, for an error to name.
+/// Without such a file, returns the first of the files, for the error.
 fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     let files = names.map(|name| directory.join(name));
     let existing = files.iter().find(|file| file.exists()).cloned();

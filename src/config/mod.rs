@@ -152,7 +152,7 @@ impl Config {
     /// On host memory, the program may reuse the buffers after the error, because no other rank can still access them. A process
     /// that is stopped during an access (by a signal, a debugger or a frozen cgroup) loses its access to memory from
     /// [`alloc`](crate::nccl::Nccl::alloc). Other memory is never accessed directly if the communicator has a timeout. The method
-    /// waits for the stopped process, and reports this on standard error, in these cases:
+    /// instead waits for the stopped process, and reports this on standard error, in these cases:
     /// - The memory is also in a window.
     /// - The memory is emulated device memory.
     /// - The memory cannot be copied, because memory is exhausted or Linux is older than 5.14.

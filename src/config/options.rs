@@ -152,7 +152,7 @@ pub(crate) struct RawConfig {
 impl RawConfig {
     /// Returns the address for a call that reads the struct before it returns. The address is valid until `self` is moved.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::ncclConfig_t {
-        /// The offset of the end of the fields. The rest is padding, the only padding in the struct.
+        /// The offset after the last field. The rest is the struct's only padding.
         const END: usize = offset_of!(sys::ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
         let raw = &raw mut self.raw;
         // Later versions have fields there and read them. A move need not copy padding, so it is zeroed just before the

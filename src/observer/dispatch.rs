@@ -131,7 +131,7 @@ impl Observers {
     }
 }
 
-/// Drops the links one after the other: each would otherwise drop the next recursively, and they may be many.
+/// Drops the links one after the other: otherwise each would drop the next recursively.
 impl Drop for Observers {
     fn drop(&mut self) {
         let mut next = self.first.take();

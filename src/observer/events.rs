@@ -20,7 +20,7 @@ use crate::version::Version;
 pub struct OperationStart<'a> {
     communicator: &'a Membership,
     pub(super) number: u64,
-    /// As returned by [`group`](Self::group); 0 outside a group.
+    /// As returned by `group`; 0 outside a group.
     pub(super) group: u64,
     pub(super) call: CallWord,
     elements: [usize; 2],

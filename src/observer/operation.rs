@@ -4,7 +4,7 @@ use crate::sys;
 
 /// The descriptor of an operation: its method and C function, and the numbers of elements that ranks send and receive.
 ///
-/// Every method that starts an operation has one, and so has its in-place form.
+/// Every method that starts an operation has a descriptor, in-place forms too.
 ///
 /// ```
 /// use libnccl::observer::{Extent, Operation, Role};
@@ -33,8 +33,8 @@ pub struct Operation {
     pub reduces: bool,
     /// Set if the send buffer is also the receive buffer.
     pub is_in_place: bool,
-    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. NCCL would run one-sided operations. It
-    /// would keep sends and receives (from 2.29.2 on, also broadcasts) for the communicator's next group
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. In a simulation, NCCL would run one-sided
+    /// operations. It would keep sends and receives (from 2.29.2 on, also broadcasts) for the communicator's next group
     /// (`ncclKernelPlanner::peers`), when their buffers may already be freed.
     pub is_simulated: bool,
     /// The names of the sent and the received buffer in errors.

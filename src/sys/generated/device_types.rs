@@ -522,7 +522,7 @@ pub type ncclTeamRequirements_t = ncclTeamRequirements;
 impl ncclCftCap_t {
     /// No uses: the empty set. Since NCCL 2.31.2.
     pub const NCCL_CFT_NONE: ncclCftCap_t = ncclCftCap_t(0);
-    /// One peer at a time. Since NCCL 2.31.2.
+    /// Communication with one peer at a time. Since NCCL 2.31.2.
     pub const NCCL_CFT: ncclCftCap_t = ncclCftCap_t(1);
     /// Multicast. Since NCCL 2.31.2.
     pub const NCCL_CFT_MULTIMEM: ncclCftCap_t = ncclCftCap_t(2);
@@ -836,7 +836,7 @@ pub struct ncclDevComm {
     pub cftMultimemSize: ::core::ffi::c_int,
     /// The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2.
     pub cftMultimemSize_rcp32: u32,
-    /// The first endpoint for a single peer. Since NCCL 2.31.2.
+    /// The first of the endpoints that each reach one peer. Since NCCL 2.31.2.
     pub ucLeId: ncclCftLeId,
     /// The endpoint for multicast. Since NCCL 2.31.2.
     pub mcLeId: ncclCftLeId,
