@@ -19,10 +19,10 @@ pub(crate) struct Bindings(pub(crate) Vec<(&'static str, String)>);
 impl Bindings {
     /// Runs bindgen on `root/wrapper.h`.
     ///
-    /// There are three passes: the types; the functions as an `extern` block; the functions as a struct that is
-    /// filled at run time. The signature of every function, and the version that introduced each item, are read
-    /// from the output of the first two. The header of the device API's host functions goes through the same first two
-    /// passes, without the items of `nccl.h`. The struct has the functions of both headers, as a library has.
+    /// There are three passes: the types; the functions as an `extern` block; the functions as a struct that is filled at run
+    /// time. The signature of every function, and the version that introduced each item, are read from the output of the first
+    /// two. The header of the device API's host functions goes through the same first two passes, without the items of `nccl.h`.
+    /// The struct has the functions of both headers, like a library.
     ///
     /// # Errors
     /// The message of libclang about the header. If libclang is missing, bindgen *panics*.
@@ -108,7 +108,8 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .formatter(Formatter::Prettyplease)
 }
 
-/// Removes clang's arguments for the headers of other crates from the environment: they may change the layout of structs.
+/// Removes the clang arguments that are meant for other crates' headers from the environment: they may change the layout of
+/// structs.
 ///
 /// # Safety
 /// The process has one thread.
@@ -122,7 +123,7 @@ pub(crate) unsafe fn remove_extra_arguments() {
     }
 }
 
-/// Runs bindgen, which panics if libclang is missing or lacks functions, and returns the message of a panic as an error.
+/// Runs bindgen, and returns the message of a panic as an error: bindgen panics if libclang is missing or lacks functions.
 pub(crate) fn catch<T>(run: impl FnOnce() -> Result<T, String> + panic::UnwindSafe) -> Result<T, String> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -142,7 +143,7 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("bindgen panicked").into()
 }
 
-/// A callback that declares the types of `nccl.h` in the other header's structs as plain data: handles and numbers.
+/// A callback by which bindgen treats the types of `nccl.h` in the other header's structs as plain data: handles and numbers.
 #[derive(Debug)]
 struct PlainData;
 
@@ -168,7 +169,7 @@ fn functions(name: &str, header: &str, linked: &str) -> String {
 }
 
 /// Generates the macro `name!`, which passes the name of a table and the names of its functions to another macro: first the
-/// functions of the oldest supported version, then newer ones.
+/// functions of the oldest supported version, then newer functions.
 fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     let (oldest, newer): (Vec<_>, Vec<_>) =
         names(linked).into_iter().partition(|name| is_oldest(name, since));
@@ -207,10 +208,10 @@ fn signatures(linked: &str) -> Vec<String> {
         .collect()
 }
 
-/// Generates the table of the archive's functions as a C array, in the header's order. Functions newer than the oldest
-/// version are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
-/// take them from another NCCL. Rust cannot express this: it assumes that the address of a function is not null.
-/// `build/link` defines the array's name, a macro, as one that no other version of this crate has.
+/// Generates the table of the archive's functions as a C array, in the header's order. Functions newer than the oldest version
+/// are weak references, which are null if the archive lacks them. They are hidden, so that the dynamic linker does not take them
+/// from another NCCL. Rust cannot express this: it assumes that the address of a function is not null. The array's name is a
+/// macro, which `build/link` defines as a name that no other version of this crate has.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     let names = names(linked);
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");

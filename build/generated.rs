@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The directory of the committed copy, relative to the package root.
 pub(crate) const DIRECTORY: &str = "src/sys/generated";
 
-/// The file there with the hash of the headers that the copy was generated from.
+/// The file in that directory with the hash of the headers that the copy was generated from.
 pub(crate) const HASH: &str = "headers.hash";
 
 /// The action if bindgen cannot run, or generates other bindings than the committed ones from the same headers: `auto`
@@ -30,7 +30,7 @@ pub(crate) fn write(root: &Path, out: &Path) {
     }
 }
 
-/// Runs bindgen. An error says why it cannot run, or how its output differs.
+/// Runs bindgen. An error says why bindgen cannot run, or how its output differs from the committed copy.
 #[cfg(feature = "bindgen")]
 fn generate(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     for variable in ["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH"] {
@@ -67,7 +67,8 @@ pub(crate) fn write_fresh(root: &Path, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the committed bindings into `out`. Warns if there is a reason to, and if the headers have changed since.
+/// Copies the committed bindings into `out`. Warns with `reason`, if any, and if the headers have changed since the copy was
+/// generated.
 fn copy(root: &Path, out: &Path, reason: Option<&str>) {
     let directory = root.join(DIRECTORY);
     for entry in fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {

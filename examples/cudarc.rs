@@ -1,4 +1,4 @@
-//! Slices and streams of the crate cudarc: each rank normalizes a vector whose parts all ranks hold.
+//! Slices and streams of the crate cudarc: the ranks compute the norm of a vector, of which each holds a part.
 //!
 //! ```console
 //! $ cargo run --release --features cudarc --example cudarc -- 4
@@ -21,7 +21,7 @@ use libnccl::{Nccl, ReduceOp, UniqueId};
 /// The time after which a missing rank is an error.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The elements of each rank.
+/// The number of elements of each rank.
 const LENGTH: usize = 1000;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

@@ -1,5 +1,5 @@
-//! Data-parallel training: every rank has the same model and a share of the data, and the ranks average their gradients, a
-//! bucket at a time. The losses equal the losses of one rank with all the data, and are drawn as a curve.
+//! Data-parallel training: every rank has the same model and a share of the data, and the ranks average their gradients, a bucket
+//! at a time. The losses agree with the losses of one rank with all the data, and are drawn as a curve.
 //!
 //! ```console
 //! $ cargo run --release --example ddp -- 4        # writes target/ddp.svg
@@ -13,8 +13,9 @@ use std::path::Path;
 use common::{Machine, Random, Rank, ranks};
 use libnccl::{NcclBuffer, ReduceOp, Result};
 
-/// The samples, and the blocks of samples whose gradients are summed first: as many as the maximum number of ranks.
+/// The number of samples.
 const SAMPLES: usize = 512;
+/// The number of blocks whose gradients are summed separately; also the maximum number of ranks.
 const BLOCKS: usize = 8;
 const HIDDEN: usize = 32;
 const STEPS: usize = 400;
@@ -23,8 +24,8 @@ const RATE: f32 = 0.03;
 /// The maximum number of parameters in a bucket.
 const BUCKET: usize = 64;
 
-/// The largest difference between the losses of several ranks and of one, as a share. Sums of floats depend on the order of
-/// the additions: two ranks add in the same order as one rank, which sums halves; more ranks add around NCCL's ring.
+/// The maximum relative difference between the losses of several ranks and of one rank. Sums of floats depend on the order of the
+/// additions. Two ranks add in the same order as one rank, which sums halves; more ranks add around NCCL's ring.
 const BOUND: f32 = 1e-5;
 
 fn main() -> Result<()> {

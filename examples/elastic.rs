@@ -1,5 +1,5 @@
-//! A rank is killed, and training continues: the launcher notifies the other ranks, which shrink the communicator. One
-//! process per rank. Needs NCCL 2.27.3 or newer.
+//! A rank dies, and training continues: the launcher notifies the other ranks, which shrink the communicator. One process per
+//! rank. Needs NCCL 2.27.3 or newer.
 //!
 //! ```console
 //! $ cargo run --release --example elastic -- 4

@@ -1,5 +1,5 @@
-//! A pipeline: each rank has one stage of a computation, receives a micro-batch from the rank before it, and sends the
-//! result to the next one, while the rank before it computes the next micro-batch.
+//! A pipeline: each rank runs one stage of a computation. It receives a micro-batch from the rank before it and sends the result
+//! to the rank after it, while the rank before it computes the next micro-batch.
 //!
 //! ```console
 //! $ cargo run --release --example pipeline -- 4

@@ -1,5 +1,5 @@
-//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows, so
-//! that the ranks exchange only one all-reduce at the end (Megatron-LM's scheme for a transformer's MLP).
+//! A layer that does not fit on one GPU, divided among the ranks: the first matrix by columns, the second one by rows, so that
+//! the ranks need only one all-reduce, at the end (Megatron-LM's scheme for a transformer's MLP).
 //!
 //! ```console
 //! $ cargo run --release --example tensor_parallel -- 4
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Computes the layer's output on one rank, with its share of the hidden units and the others' help.
+/// Computes the layer's output: each rank computes the contribution of its share of the hidden units, and the ranks add these.
 fn layer(rank: &Rank<'_>, input: &[f32], first: &[f32], second: &[f32]) -> Result<Vec<f32>> {
     let units = HIDDEN / rank.comm.size();
     let own = rank.comm.rank() * units..(rank.comm.rank() + 1) * units;

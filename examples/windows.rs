@@ -1,5 +1,5 @@
-//! One-sided communication: each rank writes the edge of its part of a rod into its neighbors' memory, and raises a signal
-//! there, to compute how heat spreads. No receive is posted. Needs NCCL 2.29.2 or newer.
+//! One-sided communication: the ranks compute how heat spreads along a rod. Each rank writes the edges of its part into its
+//! neighbors' memory, and raises a signal there. No receive is posted. Needs NCCL 2.29.2 or newer.
 //!
 //! ```console
 //! $ cargo run --release --example windows -- 4
@@ -12,7 +12,7 @@ use common::{Machine, Rank, ranks};
 use libnccl::window::{Signal, WaitSignal, WindowFlags};
 use libnccl::{Result, Slice, SliceMut};
 
-/// Cells of the whole rod, whose ends are kept at 1 and 0.
+/// The number of cells of the whole rod. Its ends are kept at the temperatures 1 and 0.
 const CELLS: usize = 64;
 const STEPS: usize = 200;
 
@@ -84,7 +84,7 @@ fn copy(rank: &Rank<'_>, from: Option<Slice<'_, f32>>, to: Option<SliceMut<'_, f
     })
 }
 
-/// Returns the temperatures one step later, between two neighbors.
+/// Returns the temperatures one step later. `left` and `right` are next to the part's ends.
 fn step(left: f32, part: &[f32], right: f32) -> Vec<f32> {
     let at = |index: usize| match index {
         0 => left,

@@ -62,16 +62,16 @@ extern "C" {
 /* ---- Handles ------------------------------------------------------------------------------------------- */
 
 /**
- * A communicator of one rank; its contents are private to NCCL.
+ * A rank's handle to a communicator; the struct behind it is private to NCCL.
  *
- * Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free it; any later use is a
- * use after free.
+ * Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free the communicator; any
+ * later use is a use after free.
  * Since NCCL 2.13.4.
  */
 typedef struct ncclComm *ncclComm_t;
 
 /**
- * A handle of one rank to a buffer registered by `ncclCommWindowRegister`.
+ * A rank's handle to a window: a buffer that `ncclCommWindowRegister` has registered.
  *
  * `NULL` is valid: registration succeeded, but this system does not support windows.
  * Since NCCL 2.27.3.
@@ -85,7 +85,7 @@ typedef struct ncclWindow_vidmem *ncclWindow_t;
 #define NCCL_UNIQUE_ID_BYTES 128
 
 /**
- * The id with which ranks find each other; created once, sent to every rank, passed by value to the init calls.
+ * The id with which ranks find each other: created once, sent to every rank, passed by value to the init calls.
  *
  * 128 opaque bytes, which can be copied and sent. All ranks must use the same NCCL version.
  * Since NCCL 2.13.4.
@@ -107,7 +107,7 @@ typedef struct {
 typedef enum {
     /** Done, or enqueued. Since NCCL 2.13.4. */
     ncclSuccess = 0,
-    /** A CUDA call failed; also returned without a driver or a GPU. Since NCCL 2.13.4. */
+    /** A CUDA call failed, or there is no driver or no GPU. Since NCCL 2.13.4. */
     ncclUnhandledCudaError = 1,
     /** A system call failed: a socket, a file, shared memory. Since NCCL 2.13.4. */
     ncclSystemError = 2,
@@ -115,7 +115,7 @@ typedef enum {
     ncclInternalError = 3,
     /** An argument is invalid: null, out of range, wrong magic. Since NCCL 2.13.4. */
     ncclInvalidArgument = 4,
-    /** The call is invalid in this state: unmatched group end, mixed versions. Since NCCL 2.13.4. */
+    /** The call is invalid in this state: unmatched group end, ranks with different versions. Since NCCL 2.13.4. */
     ncclInvalidUsage = 5,
     /** Another process has exited, or its network has failed. Abort the communicator. Since NCCL 2.13.4. */
     ncclRemoteError = 6,
@@ -123,7 +123,7 @@ typedef enum {
     ncclInProgress = 7,
     /** A wait exceeded its time limit. Since NCCL 2.30.3. */
     ncclTimeout = 8,
-    /** The number of codes in this version; it changes with each new one. Since NCCL 2.13.4. */
+    /** The number of codes in this version; it grows with each new code. Since NCCL 2.13.4. */
     ncclNumResults = 9
 } ncclResult_t;
 
@@ -172,14 +172,15 @@ typedef enum {
 #define NCCL_REVOKE_DEFAULT 0x00
 
 /**
- * Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
+ * Values of `hostCftMode` in `ncclConfig_t`: whether NCCL creates endpoints of the compute fabric transport (CFT),
+ * which the host can query.
  *
  * Since NCCL 2.31.2.
  */
 typedef enum {
     /** The library's choice; `ncclHostCftDisable` in 2.32.3. Since NCCL 2.31.2. */
     ncclHostCftDefault = NCCL_CONFIG_UNDEF_INT,
-    /** Create the endpoints with the first window; a failure is an error. Since NCCL 2.31.2. */
+    /** Create the endpoints when the first window is registered; a failure is an error. Since NCCL 2.31.2. */
     ncclHostCftEnable = 1,
     /** Do not create endpoints. Since NCCL 2.31.2. */
     ncclHostCftDisable = 2,
@@ -190,7 +191,7 @@ typedef enum {
 /**
  * Values of `nvlsHostMode` in `ncclConfig_t`: the uses of NVLink SHARP (NVLS) that a communicator disables.
  *
- * The two `Disable...` bits for single uses can be combined with a bitwise or.
+ * `ncclNvlsHostModeDisableTransport` and `ncclNvlsHostModeDisableSymmetricMultimem` are bits that can be combined.
  * Since NCCL 2.32.3.
  */
 typedef enum {
@@ -198,9 +199,9 @@ typedef enum {
     ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
     /** Disable nothing. Since NCCL 2.32.3. */
     ncclNvlsHostModeEnable = 0,
-    /** Disable the NVLS algorithms and their registered buffers. Since NCCL 2.32.3. */
+    /** Disable the NVLS algorithms, with their optimization for registered buffers. Since NCCL 2.32.3. */
     ncclNvlsHostModeDisableTransport = 1 << 0,
-    /** Disable multicast addresses in NCCL's symmetric kernels and copies. Since NCCL 2.32.3. */
+    /** Disable multicast addresses in symmetric kernels and in copies by copy engines. Since NCCL 2.32.3. */
     ncclNvlsHostModeDisableSymmetricMultimem = 1 << 1,
     /** Disable all uses, including uses that later versions add. Since NCCL 2.32.3. */
     ncclNvlsHostModeDisable = INT_MAX,
@@ -213,9 +214,9 @@ typedef enum {
  *
  * Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  * bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
- * lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
- * (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
- * variables take precedence over the fields.
+ * lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
+ * put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ * `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  * Since NCCL 2.14.3.
  */
 typedef struct ncclConfig_v23100 {
@@ -226,10 +227,11 @@ typedef struct ncclConfig_v23100 {
     /** `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3. */
     unsigned int version;
     /**
-     * 1: calls wait (default). 0: calls return `ncclInProgress`. NCCL before 2.17 has no default. Since NCCL 2.14.3.
+     * 1: calls wait (default). 0: calls may return `ncclInProgress`. NCCL before 2.17 has no default.
+     * Since NCCL 2.14.3.
      */
     int blocking;
-    /** Thread blocks per cluster of the kernels, 0 to 8; default 4 from Hopper on. Since NCCL 2.17.1. */
+    /** The number of thread blocks per cluster, 0 to 8; default 4 on Hopper and newer GPUs. Since NCCL 2.17.1. */
     int cgaClusterSize;
     /** The minimum number of thread blocks of a kernel; default 1. Since NCCL 2.17.1. */
     int minCTAs;
@@ -239,25 +241,25 @@ typedef struct ncclConfig_v23100 {
     const char *netName;
     /** 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1. */
     int splitShare;
-    /** Service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2. */
+    /** The service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2. */
     int trafficClass;
-    /** Name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3. */
+    /** The name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3. */
     const char *commName;
     /** 1: reduce inside InfiniBand switches (SHARP); default 0. Since NCCL 2.27.3. */
     int collnetEnable;
-    /** Bits of `NCCL_CTA_POLICY_*`: the trade-off between speed and use of the GPU. Since NCCL 2.27.3. */
+    /** Bits of `NCCL_CTA_POLICY_*`: the trade-off between speed and GPU resources. Since NCCL 2.27.3. */
     int CTAPolicy;
     /** 1: children created by `ncclCommShrink` share this communicator's resources; default 0. Since NCCL 2.27.3. */
     int shrinkShare;
-    /** Thread blocks of kernels that use NVLink SHARP; default chosen by topology. Since NCCL 2.27.3. */
+    /** The number of thread blocks that use NVLink SHARP; the default depends on the topology. Since NCCL 2.27.3. */
     int nvlsCTAs;
-    /** Network channels between two ranks, rounded up to a power of two. Since NCCL 2.28.3. */
+    /** The number of network channels between two ranks, rounded up to a power of two. Since NCCL 2.28.3. */
     int nChannelsPerNetPeer;
     /** 1: optimize the schedule for NVLink; default 0. Since NCCL 2.28.3. */
     int nvlinkCentricSched;
-    /** CUDA graphs: 0 none, 1 a single one, 2 several or mixed with plain launches (default). Since NCCL 2.29.2. */
+    /** Use of CUDA graphs: 0 none, 1 one, 2 (default) several, or mixed with plain launches. Since NCCL 2.29.2. */
     int graphUsageMode;
-    /** The number of contexts of one-sided operations, the bound of `ctx`; default 1. Since NCCL 2.29.2. */
+    /** The number of contexts of one-sided operations; `ctx` must be lower. Default 1. Since NCCL 2.29.2. */
     int numRmaCtx;
     /** The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3. */
     int maxP2pPeers;
@@ -267,10 +269,10 @@ typedef struct ncclConfig_v23100 {
     int graphStreamOrdering;
     /** 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2. */
     int launchOrderImplicit;
-    /** The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2. */
+    /** The number of signals of each context; `sigIdx` must be lower. Default 1. Since NCCL 2.31.2. */
     int numRmaSig;
     /**
-     * 1: prepare signals at init, not with the first window; required for signals without windows. Since NCCL 2.31.2.
+     * 1: prepare signals at init, not with the first window. Required for signals without windows. Since NCCL 2.31.2.
      */
     int rmaEagerInit;
     /** A value of `ncclHostCftMode_t`. Since NCCL 2.31.2. */
@@ -307,14 +309,14 @@ typedef struct ncclConfig_v23100 {
 typedef struct ncclConfigExt {
     /** The next option, or `NULL` at the end. Since NCCL 2.31.2. */
     struct ncclConfigExt *next;
-    /** The two halves of a key. Since NCCL 2.31.2. */
+    /** A key: a vendor, and an option of this vendor. Since NCCL 2.31.2. */
     struct {
         /** The vendor: a number from 1 to 2^24 - 1 that each vendor chooses. Since NCCL 2.31.2. */
         int vendorId;
         /** The number of the option, chosen by the vendor. Since NCCL 2.31.2. */
         int optionId;
     } /** The key of the option. Since NCCL 2.31.2. */ key;
-    /** The types that a value can have. Since NCCL 2.31.2. */
+    /** A value: a number, a string or a pointer. Since NCCL 2.31.2. */
     union {
         /** A number. Since NCCL 2.31.2. */
         int i;
@@ -330,8 +332,8 @@ typedef struct ncclConfigExt {
  *
  * Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  * the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
- * otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
+ * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
+ * copies `size` bytes, and its own struct is shorter than this one.
  * Since NCCL 2.31.2.
  */
 typedef struct ncclCollConfig_v23200 {
@@ -349,22 +351,22 @@ typedef struct ncclCollConfig_v23200 {
     int maxCTAs;
     /** The maximum number of thread blocks if NVLink SHARP does the work. Since NCCL 2.31.2. */
     int nvlsCTAs;
-    /** Thread blocks per cluster, Hopper and later; one value for a whole group. Since NCCL 2.31.2. */
+    /** The number of thread blocks per cluster, on Hopper and newer GPUs; equal in a whole group. Since NCCL 2.31.2. */
     int cgaClusterSize;
     /** Names of the algorithms to choose from, separated by commas; `NULL` or empty: all. Since NCCL 2.31.2. */
     const char *algSelection;
-    /** 1 (default): fail if no algorithm of `algSelection` applies. 0: use any algorithm then. Since NCCL 2.31.2. */
+    /** 1 (default): fail if no algorithm of `algSelection` applies. 0: use any other algorithm. Since NCCL 2.31.2. */
     int forceAlgSelection;
-    /** Bits of `NCCL_CTA_POLICY_*`; if not set, the communicator's. Since NCCL 2.31.2. */
+    /** Bits of `NCCL_CTA_POLICY_*`; if not set, the communicator's bits. Since NCCL 2.31.2. */
     int CTAPolicy;
     /** A number for profiler plugins, 0 for none; the top bit is reserved for NCCL. Since NCCL 2.31.2. */
     uint64_t userProfilerTag;
     /**
-     * Event of this rank that NCCL records once the kernel has been launched, or `NULL`.
+     * An event of this rank, which NCCL records once the kernel has been launched, or `NULL`.
      *
      * Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and without
-     * `cudaEventInterprocess`; at most one per communicator and group. It must exist as long as any work, including
-     * captured graphs, waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
+     * `cudaEventInterprocess`. A group has at most one event per communicator. Keep the event as long as any work or
+     * captured graph waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
      * Since NCCL 2.32.3.
      */
     cudaEvent_t launchCompletionEvent;
@@ -405,7 +407,7 @@ typedef struct ncclSimInfo_v22200 {
 /**
  * Allocates `size` bytes on the current device, in the kind of memory that registration and windows require.
  *
- * NCCL rounds up to the granularity of the device. It writes `*ptr` only on success. Returns
+ * NCCL rounds `size` up to the granularity of the device. It writes `*ptr` only on success. Returns
  * `ncclUnhandledCudaError` without a driver.
  * Since NCCL 2.19.3.
  */
@@ -436,9 +438,9 @@ ncclResult_t pncclGetVersion(int *version);
 /**
  * Creates the id with which the ranks of a new communicator find each other.
  *
- * Call it in one process and send the 128 bytes to the others. That process must live until all ranks have joined: each
- * call starts a thread and opens a port for them, and both remain if the ranks never join. Needs no GPU. With
- * `NCCL_COMM_ID=ip:port` set, it does neither. If the first call fails (for example, without a usable network
+ * Call it in one process and send the 128 bytes to the others. Needs no GPU. Unless `NCCL_COMM_ID=ip:port` is set, each
+ * call starts a thread and opens a port for the ranks, so the process must live until all ranks have joined. If they
+ * never join, the thread and the port remain. If the first call fails (for example, without a usable network
  * interface), later calls never return in versions up to 2.21.5, and fail with the same error in newer ones. Zero
  * `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
  * Since NCCL 2.13.4.
@@ -449,8 +451,8 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId);
 /**
  * Joins a new communicator as `ncclCommInitRank` does, with options; `config` may be `NULL`.
  *
- * Set `*comm` to `NULL` before: 2.17.1 to 2.22.3 dereference it if the call fails. Before 2.17, `blocking` must
- * be 0 or 1. With `blocking` 0, the call may return `ncclInProgress`, and writes the handle immediately. If no
+ * Set `*comm` to `NULL` before: 2.17.1 to 2.22.3 dereference it if the call fails. In versions before 2.17, `blocking`
+ * must be 0 or 1. With `blocking` 0, the call may return `ncclInProgress`, and writes the handle immediately. If no
  * device is found, the thread may be left inside a group (observed in 2.23.4 to 2.32.3).
  * Since NCCL 2.14.3.
  */
@@ -460,12 +462,11 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId 
                                      ncclConfig_t *config);
 
 /**
- * Joins a new communicator of `nranks` ranks as number `rank` (from 0), on the current CUDA device.
+ * Joins a new communicator of `nranks` ranks as rank `rank` (from 0), on the current CUDA device.
  *
- * All ranks call it with the same `commId`, and each waits for all others: call it from one thread or process
- * per rank, or between `ncclGroupStart` and `ncclGroupEnd`. Two ranks on one GPU are `ncclInvalidUsage`, unless
- * `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and newer); so are ranks with different versions. Returns
- * `ncclUnhandledCudaError` without a driver.
+ * All ranks call it with the same `commId`, and each waits for all others: call it from one thread or process per rank,
+ * or between `ncclGroupStart` and `ncclGroupEnd`. Returns `ncclInvalidUsage` if ranks have different versions, or share
+ * a GPU without `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and newer), and `ncclUnhandledCudaError` without a driver.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
@@ -474,9 +475,9 @@ ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId
 /**
  * Creates all ranks of a communicator in this process, one per device.
  *
- * `comm` has space for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if
- * `devlist` is `NULL`. A device may appear only once (but see `ncclCommInitRank`). If one thread drives all
- * ranks, put their operations into groups.
+ * `comm` has space for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if `devlist`
+ * is `NULL`. A device may appear only once, unless ranks may share GPUs (see `ncclCommInitRank`). If one thread drives
+ * all ranks, put their operations into groups.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
@@ -495,8 +496,8 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /**
  * Frees this rank's communicator; the handle is invalid afterwards.
  *
- * Finalizes the communicator first, unless `ncclCommFinalize` was called. So all ranks of a node should call it
- * at about the same time; otherwise it hangs. Deregister buffers and windows before. Succeeds for `NULL`.
+ * Finalizes the communicator first, unless `ncclCommFinalize` was called. So all ranks of a node should call it at
+ * about the same time; otherwise it may hang. Deregister buffers and windows before. Succeeds for `NULL`.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
@@ -528,21 +529,19 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
  * Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
  *
  * All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
- * null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle when the work ends
- * (in a group or nonblocking: after the call), so the address must stay valid until then. A null `comm` crashes 2.23.4
- * and 2.24.3.
+ * null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete: in a group, or if
+ * nonblocking, after the call. Until then, `newcomm` must stay valid. A null `comm` crashes 2.23.4 and 2.24.3.
  * Since NCCL 2.18.1.
  */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 
 /**
- * Creates a communicator of the ranks that are not in the list, which keep their order.
+ * Creates a communicator of the ranks that are not in `excludeRanksList`, in the same order.
  *
- * Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts
- * in place. `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may hang. A null
- * `config` means the options of `comm`. `newcomm` is written when the work ends, as in `ncclCommSplit`. A null
- * `comm` crashes.
+ * Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts in place.
+ * `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may hang. A null `config` means the
+ * options of `comm`. NCCL writes `*newcomm` when the shrink is complete, as in `ncclCommSplit`. A null `comm` crashes.
  * Since NCCL 2.27.3.
  */
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
@@ -554,7 +553,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int exclude
  * Creates the id with which new ranks join `comm` through `ncclCommGrow`.
  *
  * One rank of `comm` calls it and sends the id to the new ranks. An id is for one `ncclCommGrow`; until that is
- * complete, no second one can be created. Fails if `NCCL_COMM_ID` is set.
+ * complete, no second id can be created. Fails if `NCCL_COMM_ID` is set.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
@@ -563,9 +562,9 @@ ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 /**
  * Creates a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
  *
- * A rank of `comm` passes `uniqueId` `NULL` and `rank` -1, and keeps its number. The rank that created the id
- * passes the id as well. A new rank passes `comm` `NULL`, the id, and its number in `rank`, at least the old
- * size. `config` may be `NULL`. The id can be used only once.
+ * A rank of `comm` passes `rank` -1, and keeps its number; its `uniqueId` is `NULL`, except on the rank that created
+ * the id. A new rank passes `comm` `NULL`, the id, and its number in `rank`, which is at least the old size. `config`
+ * may be `NULL`. The id can be used only once.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
@@ -589,21 +588,21 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myra
 /* ---- Errors and queries -------------------------------------------------------------------------------- */
 
 /**
- * Names a result code in English.
+ * Describes a result code in English.
  *
- * Returns a constant string, never `NULL`; "unknown result code" for an unknown code. The texts depend on the
- * version: compare codes, not texts.
+ * Returns a constant string, never `NULL`: for an unknown code, "unknown result code". The texts depend on the version:
+ * compare codes, not texts.
  * Since NCCL 2.13.4.
  */
 const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 
 /**
- * Returns the text of the latest failure in this process, of any thread.
+ * Returns the text of the latest failure of any thread in this process.
  *
- * Points to one buffer for all threads and communicators (`comm` is ignored and may be `NULL`), empty at first,
- * overwritten by each failure, never cleared. Copy it immediately; another thread may have overwritten it
- * already.
+ * All threads and communicators share the buffer with the text; `comm` is ignored and may be `NULL`. The buffer is
+ * empty at first, overwritten by each failure, and never cleared. Copy the text immediately; another thread may have
+ * overwritten it already.
  * Since NCCL 2.13.4.
  */
 const char *ncclGetLastError(ncclComm_t comm);
@@ -639,7 +638,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 /**
  * Stores the number of ranks of the communicator.
  *
- * `ncclInvalidArgument` while a nonblocking call is in progress.
+ * Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);
@@ -648,7 +647,7 @@ ncclResult_t pncclCommCount(const ncclComm_t comm, int *count);
 /**
  * Stores the ordinal of the CUDA device that this rank runs on.
  *
- * `ncclInvalidArgument` while a nonblocking call is in progress.
+ * Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device);
@@ -657,7 +656,7 @@ ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int *device);
 /**
  * Stores the number of this rank, from 0.
  *
- * `ncclInvalidArgument` while a nonblocking call is in progress.
+ * Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
@@ -668,7 +667,7 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank);
 /**
  * Registers a buffer of `size` bytes that operations will use, so that NCCL can skip its staging copies.
  *
- * Local to this rank. `*handle` may be `NULL` after a success, if registration has no benefit. Memory from
+ * Other ranks need not call it. `*handle` may be `NULL` after a success, if registration has no benefit. Memory from
  * `ncclMemAlloc` is best. Deregister before freeing the memory or destroying the communicator.
  * Since NCCL 2.19.3.
  */
@@ -713,18 +712,18 @@ ncclResult_t pncclCommResume(ncclComm_t comm);
 typedef enum {
     /** Bytes of GPU memory that suspending would free. Since NCCL 2.29.7. */
     ncclStatGpuMemSuspend = 0,
-    /** 1 while `ncclCommSuspend` has freed that memory, otherwise 0. Since NCCL 2.29.7. */
+    /** 1 while `ncclCommSuspend` has freed the communicator's memory, otherwise 0. Since NCCL 2.29.7. */
     ncclStatGpuMemSuspended = 1,
     /** Bytes of GPU memory that remain allocated while the communicator is suspended. Since NCCL 2.29.7. */
     ncclStatGpuMemPersist = 2,
-    /** Bytes of all GPU memory of the communicator that NCCL tracks. Since NCCL 2.29.7. */
+    /** Bytes of all GPU memory that NCCL tracks for the communicator. Since NCCL 2.29.7. */
     ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
 
 /**
  * Stores a statistic of the communicator's GPU memory.
  *
- * In bytes, except for `ncclStatGpuMemSuspended`, which is 0 or 1.
+ * The value is in bytes, except for `ncclStatGpuMemSuspended`, which is 0 or 1.
  * Since NCCL 2.29.7.
  */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
@@ -734,9 +733,9 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
  * Registers `size` bytes at `buff` with all ranks, for symmetric collectives and one-sided operations.
  *
  * All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
- * `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the work
- * ends (in a group or nonblocking: after the call), so `win` must stay valid until then. Success with a null `*win`
- * means that this system has no symmetric memory. Deregister before freeing the memory.
+ * `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the
+ * registration is complete: in a group, or if nonblocking, after the call. Until then, `win` must stay valid. Success
+ * with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
  * Since NCCL 2.27.3.
  */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
@@ -795,7 +794,7 @@ typedef enum {
 } ncclRedOp_t;
 
 /**
- * Type of the elements in a buffer; their size is the unit of every `count`.
+ * The type of the elements in a buffer; every `count` is a number of such elements.
  *
  * Since NCCL 2.13.4.
  */
@@ -830,11 +829,11 @@ typedef enum {
     ncclDouble = 8,
     /** bfloat16 (8 exponent bits), 2 bytes. Since NCCL 2.13.4. */
     ncclBfloat16 = 9,
-    /** 4 exponent and 3 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3. */
+    /** A float with 4 exponent and 3 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3. */
     ncclFloat8e4m3 = 10,
-    /** 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3. */
+    /** A float with 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3. */
     ncclFloat8e5m2 = 11,
-    /** The number of types in this version; it changes with each new one. Since NCCL 2.13.4. */
+    /** The number of types in this version; it grows with each new type. Since NCCL 2.13.4. */
     ncclNumTypes = 12
 } ncclDataType_t;
 
@@ -865,8 +864,8 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
 /**
  * Frees a custom operator of this communicator.
  *
- * Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must
- * stay valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes up to
+ * Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must stay
+ * valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes versions up to
  * 2.16.5.
  * Since NCCL 2.13.4.
  */
@@ -1116,9 +1115,10 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
 /**
  * Writes `count` elements into the window of rank `peer`, then raises a signal there.
  *
- * `localbuff`: `count` elements, inside a window of this rank. `peerWinOffset` is the offset in bytes, not
- * elements, in `peerWin`, this communicator's window. `sigIdx` is below `numRmaSig` and `ctx` below `numRmaCtx`
- * of the configuration; both are 1 by default. `flags` must be 0. The peer waits with `ncclWaitSignal`.
+ * `localbuff`: `count` elements, inside a window of this rank. `peerWin` is this rank's handle to the window, and
+ * `peerWinOffset` an offset in the window in bytes, not elements. `sigIdx` must be below `numRmaSig`, and `ctx` below
+ * `numRmaCtx`; these fields of `ncclConfig_t` are 1 by default. `flags` must be 0. The peer waits with
+ * `ncclWaitSignal`.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
@@ -1131,7 +1131,7 @@ ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t 
 /**
  * Raises a signal at rank `peer` without data; for the arguments, see `ncclPutSignal`.
  *
- * `ncclInvalidUsage` before the first window is registered, unless `rmaEagerInit` is set in the configuration.
+ * Returns `ncclInvalidUsage` before the first window is registered, unless `rmaEagerInit` of `ncclConfig_t` is 1.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
@@ -1168,16 +1168,16 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclC
 /**
  * Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
  *
- * Required if one thread drives several ranks, or if sends and receives must progress together; also launches several
- * operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking with
- * nonblocking communicators, or captured with other streams.
+ * Required if one thread drives several ranks, or if sends and receives must progress together. A group also launches
+ * its operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking
+ * with nonblocking communicators, or captured with other streams.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGroupStart();
 ncclResult_t pncclGroupStart();
 
 /**
- * Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
+ * Closes a group; the outermost call enqueues the collected operations, or waits until the new communicators exist.
  *
  * The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  * group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
@@ -1251,7 +1251,7 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t *config);
 /* ---- Parameters of the library ------------------------------------------------------------------------- */
 
 /**
- * A parameter of the library, found by `ncclParamBind`; NCCL owns it, so do not free it.
+ * A handle to a parameter of the library, from `ncclParamBind`; NCCL owns it, so do not free it.
  *
  * Since NCCL 2.30.4.
  */
@@ -1354,7 +1354,7 @@ ncclResult_t ncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
 
 /**
- * Stores the value of the parameter called `key`, of any type, as text, and the length in `*valueLen`.
+ * Stores the value of the parameter called `key`, of any type, as text, and the text's length in `*valueLen`.
  *
  * NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. An unknown key is
  * `ncclInvalidArgument`.

@@ -54,18 +54,18 @@ typedef struct ncclTeam ncclTeam_t;
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2. */
+    /** The flat team: all ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_FLAT = 0,
-    /** The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2. */
+    /** The ranks of the flat team whose number in their multicast team equals the caller's. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_MULTIMEM = 1,
-    /** The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2. */
+    /** The ranks of the flat team whose number in their LSA team equals the caller's. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_LSA = 2
 } ncclCftTeamMode_t;
 
 /* ---- Handles and numbers that kernels use -------------------------------------------------------------- */
 
 /**
- * An offset in the buffer of a device communicator.
+ * An offset in the buffer of a device communicator, in units of 128 bytes.
  *
  * Since NCCL 2.28.3.
  */
@@ -115,7 +115,7 @@ typedef ncclCftLeId ncclCftLeId_t;
  * Since NCCL 2.28.3.
  */
 struct ncclMultimemHandle {
-    /** The address, for kernels. Since NCCL 2.28.3. */
+    /** The address that kernels use. Since NCCL 2.28.3. */
     void *mcBasePtr;
 };
 
@@ -127,7 +127,7 @@ struct ncclMultimemHandle {
 typedef struct ncclMultimemHandle ncclMultimemHandle_t;
 
 /**
- * The handle for kernels of barriers of an LSA team: ranks that access each other by loads and stores.
+ * The handle of an LSA team's barriers, for kernels. The team's ranks access each other by loads and stores.
  *
  * Since NCCL 2.28.3.
  */
@@ -146,14 +146,14 @@ struct ncclLsaBarrierHandle {
 typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 
 /**
- * The handle for kernels of barriers that use GIN.
+ * The handle of barriers that use GPU-initiated networking (GIN), for kernels.
  *
  * Since NCCL 2.28.7.
  */
 struct ncclGinBarrierHandle {
     /** The first signal of the barriers. Since NCCL 2.28.7. */
     ncclGinSignal_t signal0;
-    /** Not used; a buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7. */
+    /** Not used. Up to 2.29.3, a buffer called `bufHandle`. Since NCCL 2.29.7. */
     ncclDevResourceHandle_t unused;
 };
 
@@ -165,7 +165,7 @@ struct ncclGinBarrierHandle {
 typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
 
 /**
- * The handle for kernels of barriers that use logical endpoints.
+ * The handle of barriers that use logical endpoints, for kernels.
  *
  * Since NCCL 2.31.2.
  */
@@ -184,7 +184,7 @@ struct ncclCftBarrierHandle {
 typedef struct ncclCftBarrierHandle ncclCftBarrierHandle_t;
 
 /**
- * The handle for kernels of a low-latency all-to-all.
+ * The handle of a low-latency all-to-all, for kernels.
  *
  * Since NCCL 2.28.3.
  */
@@ -214,9 +214,9 @@ typedef enum {
     NCCL_GIN_CONNECTION_NONE = 0,
     /** All peers. Since NCCL 2.29.7. */
     NCCL_GIN_CONNECTION_FULL = 1,
-    /** The peers of the same rail. Since NCCL 2.29.7. */
+    /** The peers in the rail team; see `ncclTeamRail`. Since NCCL 2.29.7. */
     NCCL_GIN_CONNECTION_RAIL = 2,
-    /** Peers at a fixed distance, see `ginCustomStride`. Since NCCL 2.31.2. */
+    /** The peers at a fixed distance; see `ginCustomStride`. Since NCCL 2.31.2. */
     NCCL_GIN_CONNECTION_CUSTOM_STRIDE = 3
 } ncclGinConnectionType_t;
 
@@ -226,7 +226,7 @@ typedef enum {
  * Since NCCL 2.29.2.
  */
 typedef enum {
-    /** No GIN; as a requirement: any type. Since NCCL 2.29.2. */
+    /** No GIN; in `ncclDevCommRequirements`, any type. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_NONE = 0,
     /** A thread on the CPU. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_PROXY = 2,
@@ -236,7 +236,7 @@ typedef enum {
     NCCL_GIN_TYPE_GPI = 4,
     /** Amazon's Elastic Fabric Adapter (EFA). Since NCCL 2.31.2. */
     NCCL_GIN_TYPE_EFA_GDA = 5,
-    /** One above the last value; it changes with each new one. Since NCCL 2.31.2. */
+    /** One above the last value; it grows with each new type. Since NCCL 2.31.2. */
     NCCL_GIN_MAX_TYPES = 6
 } ncclGinType_t;
 
@@ -271,17 +271,17 @@ typedef struct ncclCommProperties {
     int nLsaTeams;
     /** True if the host's one-sided operations (`ncclPutSignal`) work on this system. Since NCCL 2.29.7. */
     bool hostRmaSupport;
-    /** The type of GIN that reaches the peers of the same rail. Since NCCL 2.29.7. */
+    /** The type of GIN that reaches the peers in the rail team. Since NCCL 2.29.7. */
     ncclGinType_t railedGinType;
     /** A number that identifies the communicator. Since NCCL 2.31.2. */
     uint64_t commHash;
-    /** The minimum of `ginCustomStride`. Since NCCL 2.31.2. */
+    /** The smallest valid `ginCustomStride`. Since NCCL 2.31.2. */
     int ginMinStride;
     /** The largest set of peers that GIN can connect. Since NCCL 2.31.2. */
     ncclGinConnectionType_t ginConnectionType;
-    /** True for each `ncclGinType_t` that is available. Since NCCL 2.31.2. */
+    /** Indexed by `ncclGinType_t`: true if the type is available. Since NCCL 2.31.2. */
     bool ginSupport[64];
-    /** The size of a device communicator in the library's version, in bytes. Since NCCL 2.31.2. */
+    /** The size in bytes of a device communicator with the layout of the library's version. Since NCCL 2.31.2. */
     size_t devCommRuntimeVersionSize;
     /** True if logical endpoints work on this system. Since NCCL 2.32.3. */
     bool cftSupport;
@@ -300,7 +300,7 @@ typedef struct ncclCommProperties {
 /* ---- Requirements of a device communicator ------------------------------------------------------------- */
 
 /**
- * An entry in a linked list: a buffer, signals and counters for a device communicator.
+ * An entry in a list of requirements: a buffer, signals and counters for a device communicator.
  *
  * Since NCCL 2.28.3.
  */
@@ -309,7 +309,7 @@ typedef struct ncclDevResourceRequirements {
     struct ncclDevResourceRequirements *next;
     /** The size of the buffer in bytes. Since NCCL 2.28.3. */
     size_t bufferSize;
-    /** The alignment of the buffer. Since NCCL 2.28.3. */
+    /** The alignment of the buffer in bytes. Since NCCL 2.28.3. */
     size_t bufferAlign;
     /** The address to which `ncclDevCommCreate` writes the buffer's offset, or `NULL`. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t *outBufferHandle;
@@ -324,7 +324,7 @@ typedef struct ncclDevResourceRequirements {
 } ncclDevResourceRequirements_t;
 
 /**
- * An entry in a linked list: a team for a device communicator.
+ * An entry in a list of requirements: a team for a device communicator.
  *
  * Since NCCL 2.28.3.
  */
@@ -347,7 +347,7 @@ typedef struct ncclTeamRequirements {
 typedef enum {
     /** No uses: the empty set. Since NCCL 2.31.2. */
     NCCL_CFT_NONE = 0,
-    /** One peer at a time. Since NCCL 2.31.2. */
+    /** Communication with one peer at a time. Since NCCL 2.31.2. */
     NCCL_CFT = 1,
     /** Multicast. Since NCCL 2.31.2. */
     NCCL_CFT_MULTIMEM = 2
@@ -373,11 +373,11 @@ typedef struct ncclDevCommRequirements {
     ncclTeamRequirements_t *teamRequirementsList;
     /** True if the LSA team needs multicast memory. Since NCCL 2.28.3. */
     bool lsaMultimem;
-    /** The number of barriers of all ranks. Since NCCL 2.28.7. */
+    /** The number of barriers among all ranks. Since NCCL 2.28.7. */
     int barrierCount;
-    /** The number of barriers in the LSA team. Since NCCL 2.28.3. */
+    /** The number of barriers of the LSA team. Since NCCL 2.28.3. */
     int lsaBarrierCount;
-    /** The number of barriers in the rail, which use the network. Since NCCL 2.28.7. */
+    /** The number of barriers of the rail team, which use the network. Since NCCL 2.28.7. */
     int railGinBarrierCount;
     /** The number of thread blocks that use low-latency all-to-all. Since NCCL 2.28.7. */
     int lsaLLA2ABlockCount;
@@ -385,7 +385,7 @@ typedef struct ncclDevCommRequirements {
     int lsaLLA2ASlotCount;
     /** True to enable GIN even if no other field needs it. Since NCCL 2.28.7. */
     bool ginForceEnable;
-    /** The number of GIN contexts; a hint. Since NCCL 2.28.7. */
+    /** The number of GIN contexts; only a hint. Since NCCL 2.28.7. */
     int ginContextCount;
     /** The number of signals, numbered from 0. Since NCCL 2.28.7. */
     int ginSignalCount;
@@ -395,13 +395,13 @@ typedef struct ncclDevCommRequirements {
     ncclGinConnectionType_t ginConnectionType;
     /** True if the contexts are exclusive to this device communicator. Since NCCL 2.29.7. */
     bool ginExclusiveContexts;
-    /** The length of the queues; 0 for NCCL's default. Since NCCL 2.29.7. */
+    /** The length of the GIN queues; 0 for NCCL's default. Since NCCL 2.29.7. */
     int ginQueueDepth;
     /** The network's traffic class, or `NCCL_CONFIG_UNDEF_INT`. Since NCCL 2.30.3. */
     int ginTrafficClass;
-    /** The number of barriers of all ranks that use only the network. Since NCCL 2.30.3. */
+    /** The number of barriers among all ranks that use only the network. Since NCCL 2.30.3. */
     int worldGinBarrierCount;
-    /** True if kernels use strong signals. Since NCCL 2.30.7. */
+    /** True if kernels use strong signals, which become visible only after all preceding puts. Since NCCL 2.30.7. */
     bool ginStrongSignalsRequired;
     /** True if kernels raise signals by address. Since NCCL 2.30.7. */
     bool ginVaSignalsRequired;
@@ -410,8 +410,8 @@ typedef struct ncclDevCommRequirements {
     /** The required type of GIN. Since NCCL 2.31.2. */
     ncclGinType_t ginType;
     /**
-     * True if kernels are compiled at run time with the library's own headers: the device communicator then has
-     * the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
+     * True if kernels are compiled at run time with the library's own headers. The device communicator then has the
+     * layout of the library's version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
      */
     bool useRuntimeVersion;
     /** A bitwise or of values of `ncclCftCap_t`. Since NCCL 2.31.2. */
@@ -441,9 +441,9 @@ typedef struct ncclDevCommRequirements {
 typedef struct ncclResourceWindow_vidmem {
     /** The address of the buffer of rank 0 in the LSA team. Since NCCL 2.30.4. */
     char *lsaFlatBase;
-    /** The distance to the buffer of the next rank, in units of 4 GiB. Since NCCL 2.30.4. */
+    /** The distance between the buffers of two neighboring ranks, in units of 4 GiB. Since NCCL 2.30.4. */
     uint32_t stride4G;
-    /** Offset into multicast memory, in units of 4 KiB. Since NCCL 2.30.4. */
+    /** The offset of the buffer in multicast memory, in units of 4 KiB. Since NCCL 2.30.4. */
     uint32_t mcOffset4K;
 } ncclResourceWindow_vidmem_t;
 
@@ -465,7 +465,7 @@ struct ncclDevComm {
     unsigned int magic;
     /** The version of this layout. Since NCCL 2.30.3. */
     unsigned int version;
-    /** The rank. Since NCCL 2.28.3. */
+    /** The number of this rank. Since NCCL 2.28.3. */
     int rank;
     /** The number of ranks. Since NCCL 2.28.3. */
     int nRanks;
@@ -483,19 +483,19 @@ struct ncclDevComm {
     ncclWindow_t resourceWindow;
     /** The part of that window that kernels use. Since NCCL 2.28.3. */
     ncclResourceWindow_vidmem_t resourceWindow_inlined;
-    /** Barriers of all ranks: the part that uses the network. Since NCCL 2.31.2. */
+    /** Barriers among all ranks: the part that uses the network. Since NCCL 2.31.2. */
     ncclGinBarrierHandle_t hybridDenseGinBarrier;
     /** Multicast memory of the LSA team. Since NCCL 2.28.3. */
     ncclMultimemHandle_t lsaMultimem;
     /** Barriers of the LSA team. Since NCCL 2.28.3. */
     ncclLsaBarrierHandle_t lsaBarrier;
-    /** Barriers of the rail. Since NCCL 2.28.7. */
+    /** Barriers of the rail team. Since NCCL 2.28.7. */
     ncclGinBarrierHandle_t railGinBarrier;
     /** The number of connections in use. Since NCCL 2.29.7. */
     uint8_t ginConnectionCount;
     /** The index of the GIN backend. Since NCCL 2.31.2. */
     uint8_t backendIndex;
-    /** The kind of each connection. Since NCCL 2.29.2. */
+    /** The type of each connection's network device. Since NCCL 2.29.2. */
     uint8_t ginNetDeviceTypes[NCCL_GIN_MAX_CONNECTIONS];
     /** The state of each connection. Since NCCL 2.28.7. */
     void *ginHandles[NCCL_GIN_MAX_CONNECTIONS];
@@ -507,19 +507,19 @@ struct ncclDevComm {
     uint64_t *ginSignalShadows;
     /** The number of contexts. Since NCCL 2.28.7. */
     uint32_t ginContextCount;
-    /** The distance between connected ranks. Since NCCL 2.31.2. */
+    /** The distance between connected ranks' numbers in the communicator. Since NCCL 2.31.2. */
     int ginConnectionStride;
-    /** The distance between contexts. Since NCCL 2.31.2. */
+    /** The distance between the numbers of a context's ranks in the communicator. Since NCCL 2.31.2. */
     int ginContextStride;
-    /** True if signals of older kernels are strong. Since NCCL 2.30.7. */
+    /** True if signals of the deprecated types are strong; see `ginStrongSignalsRequired`. Since NCCL 2.30.7. */
     bool ginStrongLegacySignals;
     /** A flag that is not zero once the communicator is aborted. Since NCCL 2.29.7. */
     uint32_t *abortFlag;
-    /** Barriers of all ranks: the part in the LSA team. Since NCCL 2.30.3. */
+    /** Barriers among all ranks: the part in the LSA team. Since NCCL 2.30.3. */
     ncclLsaBarrierHandle_t hybridLsaBarrier;
-    /** Barriers of all ranks: the part in the rail. Since NCCL 2.30.3. */
+    /** Barriers among all ranks: the part in the rail team. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t hybridRailGinBarrier;
-    /** Barriers of all ranks that use only the network. Since NCCL 2.30.3. */
+    /** Barriers among all ranks that use only the network. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t worldGinBarrier;
     /** The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2. */
     uint32_t ginConnectionStride_rcp32;
@@ -533,7 +533,7 @@ struct ncclDevComm {
     int cftMultimemSize;
     /** The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2. */
     uint32_t cftMultimemSize_rcp32;
-    /** The first endpoint for a single peer. Since NCCL 2.31.2. */
+    /** The first of the endpoints that each reach one peer. Since NCCL 2.31.2. */
     ncclCftLeId ucLeId;
     /** The endpoint for multicast. Since NCCL 2.31.2. */
     ncclCftLeId mcLeId;
@@ -553,7 +553,7 @@ typedef struct ncclDevComm ncclDevComm_t;
 /**
  * Fills in the properties of the communicator.
  *
- * A wrong `magic` or a null pointer is an error; so is a `version` newer than the library, `ncclInvalidUsage`.
+ * A wrong `magic` or a null pointer is an error. A `version` newer than the library is `ncclInvalidUsage`.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *props);
@@ -567,7 +567,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t *reqs, ncclDevComm_t *outDevComm);
 
 /**
- * Frees a device communicator. A null communicator crashes up to 2.28.9.
+ * Frees a device communicator. A null `comm` crashes in versions up to 2.28.9.
  *
  * Since NCCL 2.28.3.
  */
@@ -605,7 +605,7 @@ ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsa
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **outPtr);
 
 /**
- * Stores the endpoint, and the offset in it, by which multicast reaches the byte `offset` of the window.
+ * Stores the endpoint, and the offset in it, by which multicast reaches byte `offset` of the window.
  *
  * Since NCCL 2.31.2.
  */
@@ -613,7 +613,8 @@ ncclResult_t ncclGetMultimemDeviceLeInfo(
     ncclWindow_t window, size_t offset, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the endpoint and the offset in it for rank `peerCft` of a team that `ncclTeamCft` returned.
+ * Stores the endpoint, and the offset in it, of byte `offset` in the window of rank `peerCft` of `cftTeam` (see
+ * `ncclTeamCft`).
  *
  * Since NCCL 2.31.2.
  */
@@ -621,7 +622,7 @@ ncclResult_t ncclGetCftDeviceLeInfo(
     ncclWindow_t window, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the endpoint and the offset in it for rank `peerWorld` of the communicator.
+ * Stores the endpoint, and the offset in it, of byte `offset` in the window of rank `peerWorld`.
  *
  * Since NCCL 2.31.2.
  */
@@ -673,7 +674,7 @@ int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * Returns the rail team: the ranks with the caller's number in their LSA teams.
+ * Returns the rail team: the ranks whose number in their LSA team equals the caller's.
  *
  * Since NCCL 2.28.3.
  */
@@ -682,7 +683,7 @@ ncclTeam_t ncclTeamRail(ncclComm_t comm);
 /* ---- Requirements of the building blocks of kernels ---------------------------------------------------- */
 
 /**
- * Fills in the requirements of barriers, and the address of the handle that `ncclDevCommCreate` then writes.
+ * Fills in `*outReq` for barriers of an LSA team; `ncclDevCommCreate` later writes their handle to `*outHandle`.
  *
  * Since NCCL 2.28.3.
  */
@@ -690,7 +691,7 @@ ncclResult_t ncclLsaBarrierCreateRequirement(
     ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle_t *outHandle, ncclDevResourceRequirements_t *outReq);
 
 /**
- * Fills in the requirements of barriers that use the network.
+ * Fills in `*outReq` for barriers that use GIN; see `ncclLsaBarrierCreateRequirement`.
  *
  * Since NCCL 2.28.7.
  */
@@ -706,7 +707,7 @@ ncclResult_t ncclGinBarrierCreateRequirement(
 int ncclLLA2ACalcSlots(int maxElts, int maxEltSize);
 
 /**
- * Fills in the requirements of a low-latency all-to-all.
+ * Fills in `*outReq` for a low-latency all-to-all; see `ncclLsaBarrierCreateRequirement`.
  *
  * Since NCCL 2.28.3.
  */

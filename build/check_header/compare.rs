@@ -1,8 +1,8 @@
 //! Compares our header with another: an official one (`cargo xtask headers`), or a user's.
 //!
-//! Ours describes one version. A header of that version must declare the same items in the same words. One of an older
-//! version must declare exactly our items whose `Since` it has reached, with the same types. One of a newer version must
-//! declare all of them. Items that NVIDIA spelled differently in older versions are listed here and nowhere else.
+//! Our header describes one version. A header of that version must declare the same items in the same words. A header of an older
+//! version must declare exactly our items that are not newer (see `Since`), with the same types. A header of a newer version must
+//! declare all our items. Items that NVIDIA spelled differently in older versions are listed here and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,12 +19,12 @@ use crate::bindings;
 pub(crate) struct Report {
     /// One line: the headers, and the number of items.
     pub(crate) summary: String,
-    /// The items of only one side, a line each; empty if there are none.
+    /// The items that only one header declares, a line each; empty if there are none.
     pub(crate) list: String,
 }
 
-/// Compares a header with the one that the bindings were generated from. If `is_strict`, an item of only one side is an
-/// error too.
+/// Compares a header with the one that the bindings were generated from. If `is_strict`, an item that only one header declares is
+/// an error too.
 ///
 /// # Errors
 /// The value of `LIBNCCL_CHECK_HEADER` and why it cannot be compared, or all items that differ.
@@ -97,15 +97,15 @@ pub(crate) struct Difference {
 pub(crate) enum Reason {
     /// Our header does not declare the item.
     OnlyTheirs,
-    /// Theirs does not, and need not: it is of an older version, or RCCL's.
+    /// Only our header declares the item: theirs is of an older version, or RCCL's.
     OnlyOurs,
-    /// Theirs does not, although the version in our comment is not newer.
+    /// Only our header declares the item, although our comment names no newer version.
     Missing,
-    /// Theirs declares the item, and our comment names a newer version, or none.
+    /// Their header declares the item, but our comment names a newer version, or none.
     Since,
     /// The declarations differ.
     Declaration,
-    /// Theirs is of a newer version, and the difference is allowed: names of parameters, numbers that grow.
+    /// An allowed difference of a newer header: names of parameters, numbers that grow.
     Spelling,
 }
 

@@ -13,10 +13,11 @@ use std::path::Path;
 
 /// A header of NCCL that the build compares with the bindings: `/usr/include/nccl.h`. Default: none.
 const CHECK_HEADER: &str = "LIBNCCL_CHECK_HEADER";
-/// Set, and not 0, if items that the header lacks fail the build too. Default: they are listed.
+/// If set to a value other than 0, items that the header lacks fail the build too. Default: they are listed.
 const STRICT: &str = "LIBNCCL_CHECK_HEADER_STRICT";
 
-/// Compares the header that `LIBNCCL_CHECK_HEADER` names, if any. Items of only one side are listed in a file in `out`.
+/// Compares the header that `LIBNCCL_CHECK_HEADER` names, if any. Lists the items that only one header declares in a file in
+/// `out`.
 ///
 /// # Panics
 /// If the header contradicts the bindings, or cannot be compared with them. This fails the build.

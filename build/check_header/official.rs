@@ -14,7 +14,7 @@ const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 struct Comparison {
     /// The number of items compared.
     items: usize,
-    /// The number of the official header's items by kind, as text.
+    /// The numbers of the official header's items, by kind.
     summary: String,
     differences: BTreeSet<Difference>,
     /// Our header's version, if the official one is newer.

@@ -15,7 +15,7 @@ use places::{
     CUDA, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, LINKER_CACHE, NAMES, RCCL_NAMES, ROCM,
 };
 
-/// Set, and not 0, for a program that links no NCCL, whichever features its dependencies enable. Default: features decide.
+/// If set to a value other than 0, no NCCL is linked, whichever features are enabled. Default: features decide.
 pub(crate) const NO_LINK: &str = "LIBNCCL_NO_LINK";
 /// The environment variables that the result depends on. An empty one counts as not set.
 pub(crate) const INPUTS: [&str; 15] = [
@@ -49,8 +49,8 @@ fn is_on(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
     variable(name).is_some_and(|value| value != "0")
 }
 
-/// Returns whether nothing is linked despite the feature: `LIBNCCL_NO_LINK` is set, or there is no NCCL for the target,
-/// for which the crate compiles nevertheless.
+/// Returns whether nothing is linked despite the feature: `LIBNCCL_NO_LINK` is set, or the target has no NCCL. The crate compiles
+/// for such targets nevertheless.
 pub(crate) fn is_vetoed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     is_on(&variable, NO_LINK) || variable("CARGO_CFG_TARGET_OS").is_some_and(|system| system != "linux")
 }
@@ -143,8 +143,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Finds the library in `NCCL_LIB_DIR`, or in the first home of NCCL, or in the `defaults`. The static library is used only
-/// if `NCCL_STATIC` is set.
+/// Finds the library in `NCCL_LIB_DIR`, else below the first of NCCL's home variables that is set, else in the `defaults`. The
+/// static library is used only if `NCCL_STATIC` is set.
 pub(crate) fn find(
     variable: impl Fn(&str) -> Option<OsString>,
     defaults: &[PathBuf],
@@ -171,7 +171,7 @@ pub(crate) fn find(
     })
 }
 
-/// Returns the library directories for the target of the CUDA toolkits that variables name, or of the default one.
+/// Returns the target's library directories in the CUDA toolkits that variables name, or in the default toolkit.
 fn in_toolkits(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let architecture = variable("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut homes: Vec<_> = CUDA_HOMES.into_iter().filter_map(variable).map(PathBuf::from).collect();
@@ -197,8 +197,8 @@ fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -
 /// pkg-config's file may appear. If nothing was found, returns absent files, for which cargo runs the build script every
 /// time.
 ///
-/// Cargo examines all files below a directory, which are tens of thousands in the system's directories. Instead of these,
-/// it watches the dynamic linker's cache, which changes when a library is installed.
+/// Cargo examines all files below a directory, which are tens of thousands in the system's directories. Instead of these
+/// directories, it watches the dynamic linker's cache, which changes when a library is installed.
 pub(crate) fn watched(
     found: &Result<Library, Missing>,
     variable: impl Fn(&str) -> Option<OsString>,

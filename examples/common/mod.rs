@@ -25,7 +25,7 @@ pub(crate) struct Rank<'a> {
 }
 
 impl Machine {
-    /// Looks for NCCL and for at least `ranks` GPUs, or one that they may share: `NCCL_MULTI_RANK_GPU_ENABLE=1`.
+    /// Looks for NCCL and for at least `ranks` GPUs, or for one GPU if ranks may share it (`NCCL_MULTI_RANK_GPU_ENABLE=1`).
     pub(crate) fn new(ranks: usize) -> Self {
         let gpus = gpus();
         let share = env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");

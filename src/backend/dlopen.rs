@@ -1,4 +1,4 @@
-//! Loading at run time, on Linux.
+//! Loading NCCL at run time, on Linux.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -44,7 +44,7 @@ pub(crate) fn search() -> Result<(Found, Backend), LoadError> {
     Err(LoadError::NotFound { attempts: attempts.into() })
 }
 
-/// Adds to a failed attempt with a bare name, such as `libnccl.so.2`, a file with a longer version in its name, which the
+/// Adds a hint to a failed attempt with a bare name, such as `libnccl.so.2`: a file with a longer version in its name, which the
 /// dynamic linker does not look for.
 #[cfg(all(not(nccl_linked), target_env = "gnu"))]
 fn name_full_version(attempt: &mut Attempt) {
@@ -76,7 +76,7 @@ pub(crate) unsafe fn open(path: &Path) -> Result<(Found, Backend), LoadError> {
     }
 }
 
-/// Returns the functions with their backend, which contains the file that a bare name was resolved to.
+/// Returns the functions and their backend. The backend names the file that a bare name was resolved to.
 fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> (Found, Backend) {
     let file = found.functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
     (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
@@ -89,8 +89,7 @@ fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attem
 /// The reason why the file cannot be loaded or is not NCCL, or the error of `check`.
 ///
 /// # Safety
-/// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
-/// it does no harm.
+/// If the file is a shared object with NCCL's functions, it implements NCCL's C API. Loading it does no harm.
 pub unsafe fn load_functions(
     path: &Path,
     check: impl FnOnce(*const c_void) -> Result<(), String>,
@@ -145,7 +144,7 @@ fn is_bare_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute()
 }
 
-/// Returns the loaded library of this name, or loads the file that the dynamic linker finds.
+/// Returns the library of this name if it is already loaded; otherwise loads the file that the dynamic linker finds.
 ///
 /// # Safety
 /// As for [`open`].
@@ -173,13 +172,12 @@ pub fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     Object::at(address)?.path()
 }
 
-/// Checks that the library of this function would not call the functions of another NCCL.
+/// Checks that the library with the function at `get_version` would not call another NCCL's functions.
 ///
-/// NCCL calls its own exported functions through the dynamic linker, which takes the first function with the name. That
-/// function belongs to another NCCL if the program is linked with the other one, or has loaded it with `RTLD_GLOBAL`.
-/// `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and `operator new` too: in
-/// programs with their own allocator, one allocator would free the other's memory. The sanitizers refuse the flag for that
-/// reason, and musl lacks it.
+/// NCCL calls its own exported functions through the dynamic linker, which takes the first function with the name. That function
+/// belongs to another NCCL if the program is linked with one, or has loaded one with `RTLD_GLOBAL`. `RTLD_DEEPBIND` would reverse
+/// the order for every function that the library calls, `malloc` and `operator new` too: in programs with their own allocator,
+/// one allocator would free the other's memory. The sanitizers refuse the flag for that reason, and musl lacks it.
 fn check_calls(get_version: *const c_void) -> Result<(), String> {
     let global = Scope::global().address(c"ncclGetVersion");
     if global.is_null() || Object::at(global) == Object::at(get_version) {

@@ -35,8 +35,8 @@ pub(crate) struct Library {
     pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,
-    /// Set once it is device memory, permanently: the CPU backend has device memory as soon as CUDA is loaded, and a program
-    /// may load CUDA after NCCL.
+    /// Set permanently once the memory space is device memory. The CPU backend has device memory as soon as CUDA is loaded, and a
+    /// program may load CUDA after NCCL.
     has_device_memory: OnceLock<()>,
     /// As in [`Found`].
     pub(crate) own: [usize; 2],
@@ -97,8 +97,8 @@ impl Library {
     }
 
     /// # Safety
-    /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
-    /// stays callable until the process ends.
+    /// Every function of the tables has the signature and the contract that NCCL's header declares for its name, and stays
+    /// callable until the process ends.
     pub(crate) unsafe fn new(found: Found, backend: Backend) -> Result<Arc<Self>, LoadError> {
         let Found { functions, device_functions, own, refuses_null } = found;
         let version_error = |problem: String| LoadError::VersionQuery {
@@ -128,7 +128,7 @@ impl Library {
         }))
     }
 
-    /// Returns the memory space of buffers of communicators that are used from now on.
+    /// Returns the memory space. It may change once, from host to device memory.
     #[inline]
     pub(crate) fn memory_space(&self) -> MemorySpace {
         if self.has_device_memory.get().is_some() {
@@ -142,7 +142,7 @@ impl Library {
         memory_space
     }
 
-    /// Returns the function, or the error that names the first version that has it.
+    /// Returns the function or, if the library lacks it, an error with the first version that has it.
     #[inline]
     pub(crate) fn function<F>(&self, name: &'static str, function: Option<F>) -> Result<F> {
         function.ok_or_else(|| self.unsupported(name))
@@ -164,7 +164,7 @@ impl Library {
         }
     }
 
-    /// Returns success and `ncclInProgress` of a nonblocking communicator as they are; any other code is an error.
+    /// Converts a result code. Success, and `ncclInProgress` of a nonblocking communicator, are `Ok`; any other code is an error.
     #[inline]
     pub(crate) fn check(&self, call: &'static str, code: sys::ncclResult_t) -> Result<ResultCode> {
         match ResultCode::from_raw(code) {
@@ -190,7 +190,7 @@ impl Library {
         Error::Nccl { call, code, message, detail }
     }
 
-    /// Returns the most recent error message, or an empty string. Messages of the cleanup after a user's call are ignored.
+    /// Returns the most recent error message, or an empty string. Ignores messages from this crate's own cleanup.
     pub(crate) fn last_error(&self) -> Box<str> {
         let text = self.raw_last_error();
         match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -199,7 +199,7 @@ impl Library {
         }
     }
 
-    /// Runs calls that are meant to fail, whose error message [`last_error`](Self::last_error) does not return.
+    /// Runs calls that are meant to fail. [`last_error`](Self::last_error) does not return their error message.
     pub(crate) fn keeping_last_error(&self, calls: impl FnOnce()) {
         let before = self.last_error();
         calls();
@@ -214,8 +214,8 @@ impl Library {
 
     /// Returns a description of what a live communicator is waiting for; empty if the library has none.
     ///
-    /// The CPU backend returns it at a separate address. NCCL ignores the communicator, and returns the last error of any
-    /// communicator.
+    /// `ncclGetLastError` of the CPU backend returns it at a separate address. NCCL's ignores the communicator, and returns the
+    /// last error of any communicator.
     pub(crate) fn wait_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
         let [of_any, own] = [std::ptr::null_mut(), communicator].map(|it| self.last_error_pointer(it));
         if own == of_any {
@@ -225,7 +225,7 @@ impl Library {
         unsafe { copy_shared(own) }
     }
 
-    /// Returns NCCL's last error text. The communicator is null or live.
+    /// Returns NCCL's last error text. `communicator` is null or live.
     fn last_error_pointer(&self, communicator: sys::ncclComm_t) -> *const c_char {
         self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: null or live, and returns a text of the process or the thread.
@@ -240,9 +240,9 @@ impl Library {
 
     /// Ends the groups that a failed call left open on the calling thread.
     ///
-    /// `ncclCommInitRankConfig`, its scalable form and `ncclCommDestroy` have error paths that return between
-    /// their own group start and end (measured on all versions from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
-    /// `ncclInvalidUsage` once no group is open.
+    /// `ncclCommInitRankConfig`, its scalable form and `ncclCommDestroy` have error paths that return after `ncclGroupStart`
+    /// without `ncclGroupEnd` (measured on all versions from 2.23.4 to 2.32.3). `ncclGroupEnd` returns `ncclInvalidUsage` once no
+    /// group is open.
     pub(crate) fn end_leaked_groups(&self) {
         const MAX_DEPTH: usize = 4;
         if let Some(end) = self.functions.ncclGroupEnd {
@@ -276,7 +276,7 @@ fn check_platform() -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Copies a C string; null becomes an empty one.
+/// Copies a C string; null becomes an empty string.
 ///
 /// # Safety
 /// `text` is null or a C string.
@@ -288,13 +288,13 @@ pub(super) unsafe fn copy(text: *const c_char) -> Box<str> {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().into()
 }
 
-/// Copies a C string that another thread may overwrite meanwhile; null becomes an empty one.
+/// Copies a C string that another thread may overwrite meanwhile; null becomes an empty string.
 ///
-/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without synchronization. The bytes are
-/// copied before they are examined; the text may end with the tail of another one.
+/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without synchronization. The bytes are copied
+/// before they are examined; the text may end with the tail of another text.
 ///
 /// # Safety
-/// `text` is null, or has a zero byte, or 1024 bytes.
+/// `text` is null, or points to a C string or to 1024 bytes.
 unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     const BUFFER: usize = 1024;
     if text.is_null() {
@@ -307,8 +307,8 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     String::from_utf8_lossy(&bytes).trim().into()
 }
 
-/// Adds the values of the variables that cause an error, which NCCL's text omits. NCCL reads its configuration files into
-/// the environment too.
+/// Adds the values of the environment variables that cause an error, which NCCL's text omits. NCCL copies its configuration files
+/// into the environment too.
 fn with_variables(text: Box<str>) -> Box<str> {
     let variables: &[&str] = match &*text {
         text if text.to_ascii_lowercase().contains("interface found") => {

@@ -1,4 +1,4 @@
-//! Linking at build time.
+//! NCCL linked at build time.
 
 use super::{Backend, Found};
 use crate::error::LoadError;
@@ -31,10 +31,10 @@ pub(super) fn library() -> Result<(Found, Backend), LoadError> {
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
 ///
-/// The functions of NCCL 2.13.4 come from the `extern` block: the linker and the dynamic linker ensure that the program has
-/// them. Newer ones are looked up in the same library. Weak references would depend on the program's linker: many drop a
-/// weak reference that the library of the build lacks, and with some, calling one that the library of the run lacks jumps
-/// to address 0.
+/// The functions of NCCL 2.13.4 come from the `extern` block: the linker and the dynamic linker ensure that the program has them.
+/// Newer ones are looked up in the same library. Weak references would depend on the program's linker. Many linkers drop a weak
+/// reference that the library at build time lacks. With some, calling a function that the library at run time lacks jumps to
+/// address 0.
 #[cfg(not(nccl_archive))]
 pub(super) fn library() -> Result<(Found, Backend), LoadError> {
     use std::ffi::{CString, c_void};

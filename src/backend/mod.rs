@@ -31,11 +31,11 @@ pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
 pub use parameters::{MemorySpace, comm_hash, lock_parameters, memory_space};
 
-/// The file of the library; disables the search. Default: the search.
+/// The file of the library to load, instead of a search. Default: the search.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 
-/// Functions of implementations that dereference a null communicator instead of rejecting it: a function of HIP, which AMD's
-/// RCCL needs, and one that Meta's NCCLX and the shim of MSCCL++ have and NCCL lacks.
+/// Functions that mark implementations which dereference a null communicator. The first is HIP's, which AMD's RCCL needs. The
+/// second is in Meta's NCCLX and the shim of MSCCL++, but not in NCCL.
 #[cfg(any(all(feature = "dlopen", target_os = "linux"), all(nccl_linked, not(nccl_archive))))]
 const OF_OTHERS: [&std::ffi::CStr; 2] = [c"hipGetDeviceCount", c"ncclAllToAllv"];
 
@@ -47,7 +47,7 @@ pub struct Found {
     /// The functions of the device API.
     pub device_functions: DeviceFunctions,
     /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which identify it: one file may have
-    /// been opened twice, or linked and opened.
+    /// been opened twice, or both linked and opened.
     own: [usize; 2],
     /// Set if a null communicator is an error, as in NCCL. Other implementations may dereference it.
     refuses_null: bool,
@@ -87,7 +87,7 @@ pub enum Backend {
     Loaded {
         /// The library's file.
         path: PathBuf,
-        /// The source of the path, such as an environment variable.
+        /// The source of the path, such as the name of an environment variable.
         source: &'static str,
         /// The earlier attempts of the search, which failed.
         rejected: Vec<Attempt>,

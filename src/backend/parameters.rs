@@ -24,11 +24,11 @@ pub struct ParameterGuard {
     lock: Option<MutexGuard<'static, ()>>,
 }
 
-/// Locks the parameter functions of a library: NCCL stores the keys that were read in a table without a lock, and threads
-/// have crashed in NCCL 2.32.3.
+/// Locks the parameter functions of a library. NCCL stores the keys that were read in a table without a lock, and concurrent
+/// calls have crashed in NCCL 2.32.3.
 ///
-/// The lock is reentrant, as NCCL may call its own functions by name, and thereby the functions of an interposer. Each
-/// library has one lock, even if it was opened several times, so that a library may read the parameters of another one.
+/// The lock is reentrant, as NCCL may call its own functions by name, and thereby the functions of an interposer. Each library
+/// has its own lock, so that it may read another library's parameters. A library that was opened several times has one lock.
 pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
     static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
     let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);
@@ -75,7 +75,7 @@ unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
 pub enum MemorySpace {
     /// Host memory, used by the CPU backend without the CUDA emulation.
     Host,
-    /// GPU memory, used by NCCL; or emulated GPU memory.
+    /// GPU memory, used by NCCL, or emulated GPU memory of the CUDA emulation.
     Device,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for MemorySpace {
 /// reports host memory.
 ///
 /// # Safety
-/// Every function of the table has the signature and the contract that NCCL's header gives the name.
+/// Every function of the table has the signature and the contract that NCCL's header declares for its name.
 #[must_use]
 pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     // SAFETY: the same contract. This is a parameter of the library, not an environment variable.
@@ -100,8 +100,8 @@ pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
 }
 
-/// Returns the `commHash` of a communicator of the CPU backend. `None` for others: the function of NCCL allocates memory, and
-/// may wait for other ranks.
+/// Returns the `commHash` of a communicator of the CPU backend, and `None` for other implementations: NCCL's query allocates
+/// memory, and may wait for other ranks.
 ///
 /// # Safety
 /// As for [`memory_space`]; the communicator is live.
@@ -122,8 +122,8 @@ pub unsafe fn comm_hash(
 }
 
 impl Library {
-    /// In a debug build, checks that this crate's `own` groups are the only open groups on this thread. In a group of other
-    /// code, a call would return before it runs, and the borrow of its buffers would end too early.
+    /// In a debug build, checks that this crate's `own` groups are the only open groups on this thread. In a group that other
+    /// code has opened, a call would return before it runs, and the borrow of its buffers would end too early.
     #[inline]
     pub(crate) fn check_open_groups(&self, call: &'static str, own: usize) -> Result<()> {
         if !cfg!(debug_assertions) || !self.has_open_groups.get_or_init(|| self.open_groups().is_some()) {
@@ -142,8 +142,8 @@ impl Library {
         }
     }
 
-    /// Returns the number of groups that are open on this thread, or `None` if the implementation does not report it: only
-    /// the CPU backend has the parameter.
+    /// Returns the number of groups that are open on this thread, or `None` if the implementation does not report it. Only the
+    /// CPU backend does.
     fn open_groups(&self) -> Option<usize> {
         // SAFETY: the creator of the library has guaranteed that its functions are NCCL's.
         unsafe { parameter(&self.functions, c"LIBNCCL_OPEN_GROUPS") }?.parse().ok()

@@ -1,4 +1,4 @@
-//! The places where a libnccl may be, in search order.
+//! The places where NCCL's library may be, in search order.
 
 use std::env::consts::ARCH;
 use std::fs::Metadata;
@@ -20,11 +20,11 @@ const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 pub struct Candidate {
     /// The place in the search, such as an environment variable.
     pub source: &'static str,
-    /// The file, or a bare name for the dynamic linker to find, or the reason why the place names none.
+    /// The file, or a bare name for the dynamic linker to find. An error is the reason why the place names none.
     pub path: Result<PathBuf, &'static str>,
 }
 
-/// Reads a variable of the environment; an error gives the reason why it has no value.
+/// Reads an environment variable. An error is the reason why the variable has no value.
 type Variable<'a> = &'a dyn Fn(&str) -> Result<PathBuf, &'static str>;
 
 /// A place of the search: its name, and the function that returns its files, at least one.
@@ -32,7 +32,7 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 
 /// All places, in order.
 ///
-/// NCCL precedes RCCL in every place: if both are installed, this crate prefers NCCL.
+/// The places of NCCL precede the places of RCCL: if both are installed, this crate prefers NCCL.
 const PLACES: [Place; 20] = [
     // Always a file: the dynamic linker would search for a bare name.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
@@ -69,7 +69,7 @@ const PLACES: [Place; 20] = [
 /// Returns the candidates, at least one for each place. `variable` reads the environment; its errors give the reason why a
 /// variable has no value.
 ///
-/// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
+/// If `LIBNCCL_PATH` is set, its file is the only candidate: falling back to another would hide a mistake.
 ///
 /// The places are examined lazily, as most programs need only the first.
 pub fn candidates(
@@ -85,8 +85,8 @@ pub fn candidates(
     })
 }
 
-/// Returns the first of the files that exists in `directory`, or a file with a full version in its name, or the first of
-/// the files, so that an error can name it.
+/// Returns the first of the files that exists in `directory`. If none does, returns a file with a full version in its name.
+/// Without such a file, returns the first of the files, for the error.
 fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     let files = names.map(|name| directory.join(name));
     let existing = files.iter().find(|file| file.exists()).cloned();
@@ -131,8 +131,7 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the directories of packages below a prefix of Python, which need not exist. Debian's Python uses
-/// `dist-packages`.
+/// Returns the package directories below a prefix of Python, whether they exist or not. Debian's Python uses `dist-packages`.
 fn package_directories(prefix: &Path) -> Vec<PathBuf> {
     let versions = children(&prefix.join("lib")).filter(|version| is_named(version, "python3"));
     let mut directories: Vec<_> = versions
@@ -146,8 +145,8 @@ fn is_named(path: &Path, start: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
 }
 
-/// Returns RCCL in packages of Python, in all directories that are searched for NCCL: AMD's `rocm-sdk-libraries`, whose
-/// directory may have the name of a GPU family in it, and `torch`, which has a copy.
+/// Returns RCCL in Python packages, in all directories that are searched for NCCL. The packages are AMD's `rocm-sdk-libraries`,
+/// whose directory name may contain a GPU family, and `torch`, which has a copy.
 fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
     let active = [
         variable("VIRTUAL_ENV"),

@@ -1,4 +1,4 @@
-//! The buffer arguments of operations: the traits [`Buffer`] and [`BufferMut`], and their implementations for host memory and slices.
+//! The buffer arguments of operations: the traits [`Buffer`] and [`BufferMut`], implemented for host memory and slices.
 #![allow(unsafe_code)] // Unsafe methods; slices of host memory.
 
 use std::error::Error as StdError;
@@ -7,16 +7,16 @@ use crate::buffer::{AnyElement, MemorySpace, Slice, SliceMut};
 use crate::data_type::{DataType, Element};
 use crate::stream::StreamRef;
 
-/// The result of preparing a buffer. An error is the reason why the buffer cannot be used, such as a CUDA error. The operation
-/// then does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with the reason's text and
-/// the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). If the reason is an `Error::InvalidArgument` itself, its
-/// kind is kept.
+/// The result of preparing a buffer. After an error, such as a CUDA error, the operation does not start. It returns
+/// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with the error's text and the kind
+/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady). An error that already is an `Error::InvalidArgument` keeps its
+/// kind.
 pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 
-/// A buffer that an operation reads, such as a reference to a slice, an array, a vector or an
-/// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`Slice`].
+/// A buffer that an operation reads, such as a [`Slice`], or a reference to a slice, an array, a vector or an
+/// [`NcclBuffer`](crate::buffer::NcclBuffer).
 ///
-/// Implement it for references to another crate's buffers, and for that crate's view types by value:
+/// A crate with its own buffer types implements it for references to them, and for its view types by value:
 ///
 /// ```
 /// use libnccl::{ReduceOp, Slice, SliceMut, StreamRef, buffer::{Buffer, BufferMut, BufferResult}};
@@ -50,17 +50,18 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// ```
 ///
 /// # Device memory
-/// Operations return before they run, so the borrow of the buffer ends too early to protect the memory. Two steps replace it:
+/// Operations return before they have run, so the borrow of the buffer ends too early to protect the memory. Two steps protect it
+/// instead:
 ///
-/// - [`into_slice`](Self::into_slice) makes `stream` wait for the work that produces the elements, if it is on another stream
-///   (`cudaStreamWaitEvent`).
+/// - [`into_slice`](Self::into_slice) makes `stream` wait for the work that produces the elements, if that work is on another
+///   stream (`cudaStreamWaitEvent`).
 /// - Dropping the guard makes the stream that frees or reuses the memory wait for an event on `stream` (`cudaEventRecord`).
 ///
-/// cudarc's `device_ptr` works in the same way. If all work uses one stream, or if the allocator waits for the device before it
-/// frees memory, the guard can be `()`.
+/// cudarc's `device_ptr` works in the same way. If all work uses one stream, or if the allocator waits for the device before
+/// freeing memory, the guard can be `()`.
 ///
-/// Other work may write device memory at the same time. The elements then have unspecified values, which is sound because every
-/// bit pattern is a valid value of an [`Element`].
+/// If other work writes the memory while the operation reads it, the elements have unspecified values. This is sound because
+/// every bit pattern is a valid value of an [`Element`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can read",
     label = "not a buffer",
@@ -71,7 +72,7 @@ pub trait Buffer<'a> {
     /// The type of the elements.
     type Element: 'static;
 
-    /// A value that is kept until the operation is enqueued. It is dropped after the call or, in a group, after the group.
+    /// A value that is kept until the operation is enqueued. It is dropped after the call or, in a group, when the group ends.
     type Guard: 'a;
 
     /// Prepares the buffer for an operation that reads it on `stream`.
@@ -80,18 +81,18 @@ pub trait Buffer<'a> {
     /// The reason why the operation must not start; see [`BufferResult`].
     ///
     /// # Safety
-    /// Only operations on `stream` that are enqueued before the guard is dropped use the slice.
+    /// The slice is used only by operations on `stream` that are enqueued before the guard is dropped.
     unsafe fn into_slice(
         self,
         stream: StreamRef<'a>,
     ) -> BufferResult<(Slice<'a, Self::Element>, Self::Guard)>;
 }
 
-/// A buffer that an operation writes, such as a mutable reference to a slice, an array, a vector or an
-/// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`SliceMut`]. For an implementation, see [`Buffer`].
+/// A buffer that an operation writes, such as a [`SliceMut`], or a mutable reference to a slice, an array, a vector or an
+/// [`NcclBuffer`](crate::buffer::NcclBuffer). To implement it, see [`Buffer`].
 ///
-/// Rust does not reborrow a generic argument, so `buffer: &mut B` moves into the first operation. To use it again, pass
-/// `&mut *buffer`, or [`reborrow`](SliceMut::reborrow) a slice.
+/// Rust does not reborrow a generic argument, so a variable `buffer: &mut B` is moved into the first operation. To use it again,
+/// pass `&mut *buffer` instead, or the [`reborrow`](SliceMut::reborrow) of a slice.
 ///
 /// A function that is generic over buffers can be tested on the CPU backend:
 ///
@@ -209,7 +210,7 @@ host_buffers! {
 
 /// A buffer of bytes whose element type is known only at run time.
 ///
-/// It wraps byte buffers such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, without raw addresses:
+/// It wraps byte buffers such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, so that no raw address is needed:
 ///
 /// ```
 /// use libnccl::{Communicator, DataType, ReduceOp, Result, StreamRef, buffer::{AnyBuffer, BufferMut}};
@@ -235,8 +236,8 @@ host_buffers! {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The operation returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) if the length or the address of the bytes
-/// is not a multiple of the element size.
+/// An operation returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) if the length or the address of the
+/// bytes is not a multiple of the element size.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBuffer<B> {
     data_type: DataType,

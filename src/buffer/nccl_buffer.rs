@@ -1,4 +1,4 @@
-//! Memory allocated by NCCL, and when it is freed (reasons: `docs/decisions.md`).
+//! Memory allocated by NCCL, and the rules for freeing it (reasons: `docs/decisions.md`).
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
@@ -21,8 +21,8 @@ use crate::stream::StreamRef;
 
 /// A buffer that NCCL has allocated, as [`register`](crate::Communicator::register) and windows require. Since NCCL 2.19.3.
 ///
-/// With NCCL it is in GPU memory, and with the CPU backend in host memory, where [`as_slice`](Self::as_slice) returns its elements.
-/// Pass `&buffer` or `&mut buffer` to operations.
+/// It is in GPU memory with NCCL, and in host memory with the CPU backend unless CUDA is emulated. In host memory,
+/// [`as_slice`](Self::as_slice) returns the elements. Pass `&buffer` or `&mut buffer` to operations.
 ///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
@@ -36,13 +36,12 @@ use crate::stream::StreamRef;
 /// ```
 ///
 /// # Dropping a buffer on a GPU
-/// Operations return when they are enqueued, and NCCL does not report when they have run. Work may therefore still use the
-/// memory when the buffer is dropped. So dropping a buffer *leaks* it if the buffer was passed to an operation, or if a
-/// [`Slice`] of it was created. To free it, call [`assume_idle`](Self::assume_idle) before the drop, once the work has run.
+/// Operations return when they are enqueued, and NCCL does not report when they have run. Work may therefore still use the memory
+/// when the buffer is dropped. So a buffer that was passed to an operation, or from which a [`Slice`] was created, is *leaked*
+/// when it is dropped. To free it, wait until the work has run, and call [`assume_idle`](Self::assume_idle) before the drop.
 ///
 /// An unused buffer and a buffer in host memory are freed on drop. A buffer that is or was a [`Window`](crate::window::Window) is
-/// leaked in both memory spaces, because other ranks may access it at any time, unless the caller of `assume_idle` promises that
-/// they do not.
+/// leaked in both memory spaces unless `assume_idle` is called, because other ranks may access it at any time.
 ///
 /// ```
 /// # use libnccl::{ReduceOp, StreamRef};
@@ -67,20 +66,20 @@ pub struct NcclBuffer<T> {
     element: PhantomData<T>,
 }
 
-/// The memory of a buffer. Its registrations and windows share it, and the last one frees it.
+/// The memory of a buffer, which the buffer, its registrations and its windows share. The last of them frees it.
 pub(crate) struct Allocation {
     library: Arc<Library>,
     pointer: NonNull<c_void>,
-    /// The library's memory space at the time of the allocation. A program may load CUDA afterwards.
+    /// The library's memory space when the memory was allocated. A program may load CUDA afterwards.
     memory_space: MemorySpace,
     /// The size; zero if there is nothing to free.
     bytes: usize,
     /// The CUDA device, if it is known.
     device: Option<i32>,
-    /// Set while enqueued work or another rank may still access the memory. Never set by operations on host memory, which have
-    /// run when they return.
+    /// Set while enqueued work or another rank may still access the memory. Operations on host memory have run when they return,
+    /// so they do not set it.
     busy: AtomicBool,
-    /// The number of windows on it, through which other ranks may write it at any time.
+    /// The number of windows of the memory, through which other ranks may write it at any time.
     windows: AtomicUsize,
 }
 
@@ -126,19 +125,20 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.memory_space
     }
 
-    /// Returns the address, for CUDA calls that read. Keep the buffer until the work that these calls enqueue is complete.
+    /// Returns the address, for CUDA calls that read the memory. Keep the buffer until the work that these calls enqueue is
+    /// complete.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the address, for CUDA calls that write. Keep the buffer as for [`as_ptr`](Self::as_ptr).
+    /// Returns the address, for CUDA calls that write the memory. Keep the buffer as for [`as_ptr`](Self::as_ptr).
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements. Returns `None` for memory of a GPU, and while the buffer is registered as a
+    /// Returns the elements, or `None` if they are in GPU memory. Also returns `None` while the buffer is registered as a
     /// [`Window`](crate::window::Window), because other ranks may then write to it.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
@@ -170,7 +170,7 @@ impl<T: Element> NcclBuffer<T> {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
     }
 
-    /// Returns a part for an operation to read, or `None` if the range is out of bounds. For an example, see
+    /// Returns a range for an operation to read, or `None` if it is out of bounds. For an example, see
     /// [`get_mut`](Self::get_mut).
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Slice<'_, T>> {
@@ -178,7 +178,7 @@ impl<T: Element> NcclBuffer<T> {
         Some(Slice::from(self).slice(range.start, range.len()))
     }
 
-    /// Returns a part for an operation to write, or `None` if the range is out of bounds.
+    /// Returns a range for an operation to write, or `None` if it is out of bounds.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -197,23 +197,24 @@ impl<T: Element> NcclBuffer<T> {
         Some(SliceMut::from(self).slice(range.start, range.len()))
     }
 
-    /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them. A later
-    /// operation with the buffer cancels the promise. For an example, see [`NcclBuffer`].
+    /// Promises that nothing uses the buffer any more, so that its memory is freed when the buffer, its registrations and its
+    /// windows are dropped. A later operation with the buffer cancels the promise. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
     /// - All work of this rank that uses the buffer has run.
     /// - If the buffer is or was a window, all work of other ranks that uses it has run, and they never start such work again,
-    ///   not even after this rank has deregistered it.
+    ///   not even after this rank has deregistered the window.
     /// - No CUDA graph that has captured work with the buffer is launched again.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory as a drop does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
+    /// Frees the memory as a drop does, but returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] if work may still use the memory (see [`NcclBuffer`]), which is then leaked.
-    /// - [`Error::InvalidUsage`] if a registration or window of the buffer exists. The memory is freed with the last of these.
+    /// - [`Error::InvalidUsage`] if work may still use the memory (see [`NcclBuffer`]). The memory is then leaked.
+    /// - [`Error::InvalidUsage`] if a registration or a window of the buffer exists. Dropping the last of these frees the memory,
+    ///   if it is idle.
     /// - [`Error::Nccl`] if NCCL fails. The memory cannot be used anymore.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
@@ -232,7 +233,7 @@ impl<T: Element> NcclBuffer<T> {
     }
 }
 
-/// Allocates memory, which is zeroed in host memory, and returns its memory space.
+/// Allocates memory, and returns it with its memory space. Host memory is zeroed.
 fn allocate<T>(
     call: &'static str,
     library: &Library,
@@ -331,7 +332,7 @@ impl<'a, T: Element> BufferMut<'a> for &'a mut NcclBuffer<T> {
     }
 }
 
-/// Counts as a use of the buffer by an operation, even if the slice is not used.
+/// Borrows the whole buffer. This counts as a use by an operation, even if no operation uses the slice.
 impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     #[inline]
     fn from(buffer: &'a NcclBuffer<T>) -> Self {
@@ -344,7 +345,7 @@ impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     }
 }
 
-/// Counts as a use of the buffer by an operation, even if the slice is not used.
+/// Borrows the whole buffer. This counts as a use by an operation, even if no operation uses the slice.
 impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for SliceMut<'a, T> {
     #[inline]
     fn from(buffer: &'a mut NcclBuffer<T>) -> Self {

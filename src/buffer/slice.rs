@@ -10,7 +10,7 @@ use crate::backend::MemorySpace;
 use crate::data_type::{DataType, Element};
 use crate::error::{Error, InvalidArgumentKind, Result};
 
-/// Borrowed memory that an operation reads: host memory, or device memory from [`from_device_ptr`](Self::from_device_ptr).
+/// Borrowed host or device memory that an operation reads. [`from_device_ptr`](Self::from_device_ptr) borrows device memory.
 ///
 /// Operations also accept references to [buffers](crate::buffer::Buffer) directly.
 ///
@@ -26,14 +26,14 @@ pub struct Slice<'a, T> {
     memory: PhantomData<&'a [T]>,
 }
 
-/// Borrowed memory that an operation writes; see [`Slice`].
+/// Borrowed host or device memory that an operation writes; see [`Slice`].
 #[derive(Debug)]
 pub struct SliceMut<'a, T> {
     raw: RawSlice,
     memory: PhantomData<&'a mut [T]>,
 }
 
-/// The element type of a [`Slice`] whose data type is known only at run time; see [`Slice::from_bytes`]. It has no values.
+/// The element type of a [`Slice`] whose data type is known only at run time; see [`Slice::from_bytes`]. The type has no values.
 ///
 /// All operations accept such slices, except [`put_signal`](crate::Communicator::put_signal). The two slices of an operation must
 /// have the same data type.
@@ -90,7 +90,7 @@ impl RawSlice {
         self.device
     }
 
-    /// Returns the memory space, or `None` for an empty slice, which may be in any.
+    /// Returns the memory space, or `None` for an empty slice, which is valid in any memory space.
     #[inline]
     pub(crate) const fn memory_space(&self) -> Option<MemorySpace> {
         if self.length == 0 { None } else { Some(self.space) }
@@ -102,14 +102,14 @@ impl RawSlice {
         Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
-    /// Returns the address for C: null for an empty slice.
+    /// Returns the address to pass to C, null for an empty slice.
     #[inline]
     pub(crate) const fn as_raw(&self) -> *const c_void {
         if self.length == 0 { std::ptr::null() } else { self.pointer }
     }
 }
 
-/// Defines the methods that both slices have.
+/// Defines the methods that `Slice` and `SliceMut` share.
 macro_rules! slices {
     ($($slice:ident, $name:literal, $pointer:ty;)*) => {$(
         impl<'a, T: Element> $slice<'a, T> {
@@ -124,7 +124,7 @@ macro_rules! slices {
                 Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
             }
 
-            /// Replaces the element type by [`AnyElement`]; the data type remains known at run time.
+            /// Replaces the element type with [`AnyElement`]. [`data_type`](Self::data_type) still returns the data type.
             #[must_use]
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }
@@ -162,8 +162,8 @@ macro_rules! slices {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Restricts the slice to communicators of a CUDA device: on GPUs, operations of other communicators return an error.
-            /// Changes nothing if `device` is `None`, or if the slice has a device already.
+            /// Restricts the slice to communicators of one CUDA device. On GPUs, operations of other communicators then return an
+            /// error. Changes nothing if `device` is `None`, or if the slice already has a device.
             #[inline]
             #[must_use]
             pub const fn on_device(mut self, device: Option<i32>) -> Self {
@@ -223,11 +223,11 @@ impl<T: Element> Slice<'_, T> {
     ///
     /// # Safety
     /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with.
-    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.) The memory stays allocated until the work that reads it *has run* on its
-    /// stream, perhaps after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements
-    /// exists until then. Work that a CUDA graph captures runs at each launch of the graph.
+    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.) The memory stays allocated until the
+    /// work that reads it *has run*, perhaps after the end of `'a`: operations return when they are enqueued. No `&mut` reference
+    /// to the elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///
-    /// An implementation of [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) must guarantee this only for the work that is
+    /// An implementation of [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) must guarantee this only for work that is
     /// enqueued on the stream before the guard is dropped.
     ///
     /// If other work on the device writes the memory at the same time, the elements have unspecified values.
@@ -239,7 +239,7 @@ impl<T: Element> Slice<'_, T> {
 }
 
 impl<T> Slice<'_, T> {
-    /// Returns a part, or `None` if the range is out of bounds.
+    /// Returns a range of the slice, or `None` if it is out of bounds.
     ///
     /// ```
     /// use libnccl::Slice;
@@ -268,7 +268,7 @@ impl<T: Element> SliceMut<'_, T> {
 }
 
 impl<T> SliceMut<'_, T> {
-    /// Borrows the slice, to use the memory in more than one operation.
+    /// Borrows the slice again, so that more than one operation can use the memory.
     ///
     /// ```
     /// use libnccl::{ReduceOp, SliceMut, StreamRef};
@@ -285,7 +285,7 @@ impl<T> SliceMut<'_, T> {
         self.slice(0, self.raw.length)
     }
 
-    /// Returns a part, or `None` if the range is out of bounds.
+    /// Returns a range of the slice, or `None` if it is out of bounds.
     #[must_use]
     pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
         let range = checked_range(range, self.len())?;
@@ -340,7 +340,7 @@ unsafe impl<T: Send> Send for SliceMut<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for SliceMut<'_, T> {}
 
-/// Converts a range of a buffer of `length` elements; returns `None` if it is out of bounds.
+/// Converts a range within `length` elements; returns `None` if it is out of bounds.
 pub(super) fn checked_range(range: impl RangeBounds<usize>, length: usize) -> Option<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,

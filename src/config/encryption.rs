@@ -8,7 +8,7 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::nccl::Nccl;
 use crate::sys;
 
-/// The encryption of the TCP connections between NCCL's processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
+/// The encryption of NCCL's TCP connections between processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
 #[doc(alias = "ncclEncryptionConfig_t")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub enum Encryption<'a> {
     PreSharedKey(&'a [u8]),
 }
 
-/// Omits the key.
+/// Formats the variant, without the key.
 impl fmt::Debug for Encryption<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -34,9 +34,9 @@ impl fmt::Debug for Encryption<'_> {
 impl Nccl {
     /// Sets the encryption of the TCP connections that NCCL opens from now on in this process. Since NCCL 2.32.3.
     ///
-    /// Call it before the first [`unique_id`](Self::unique_id) and the first communicator, and with the same key in all
-    /// processes. Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps a copy of
-    /// the key; this method overwrites its own copy before it returns.
+    /// Call it in all processes with the same key, before the first [`unique_id`](Self::unique_id) and the first communicator.
+    /// Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps a copy of the key;
+    /// this method overwrites its own copy before it returns.
     ///
     /// ```no_run
     /// use libnccl::{Nccl, config::Encryption};
@@ -49,7 +49,7 @@ impl Nccl {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the key is too short or has a zero byte; [`Error::Nccl`] if NCCL fails;
-    /// [`Error::Unsupported`] if the library is older.
+    /// [`Error::Unsupported`] if the library is older than NCCL 2.32.3.
     #[doc(alias = "ncclSetEncryption")]
     pub fn set_encryption(&self, encryption: Encryption<'_>) -> Result<()> {
         let mut config = sys::ncclEncryptionConfig_t::initializer();
@@ -63,12 +63,12 @@ impl Nccl {
     }
 }
 
-/// A key as a C string, overwritten when it is dropped.
+/// A key as a C string, which is overwritten with zeros when dropped.
 struct Key(Vec<u8>);
 
 impl Key {
     fn new(encryption: Encryption<'_>) -> Result<Option<Self>> {
-        /// The minimum that NCCL accepts.
+        /// The minimum length that NCCL accepts, in bytes.
         const MIN_LENGTH: usize = 32;
         let Encryption::PreSharedKey(key) = encryption else { return Ok(None) };
         let wrong = |problem| Err(Error::argument("set_encryption", InvalidArgumentKind::Value, problem));

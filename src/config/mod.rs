@@ -21,10 +21,10 @@ use crate::version::Version;
 options! {
     /// Options of one communicator. Since NCCL 2.14.3.
     ///
-    /// Options that are not set have NCCL's defaults, which are documented if they are known. An option that the loaded library
-    /// lacks is [`Error::Unsupported`](crate::error::Error::Unsupported) (NCCL itself would silently ignore it), and an invalid
-    /// value is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); the call that receives the options returns
-    /// these errors. NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over options.
+    /// Options that are not set have NCCL's defaults, which are documented below if they are known. The call that receives the
+    /// options returns [`Error::Unsupported`](crate::error::Error::Unsupported) for an option that the library lacks (NCCL itself
+    /// would silently ignore it), and [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for an invalid value.
+    /// NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over options.
     ///
     /// Pass the same options on all ranks of a communicator.
     ///
@@ -56,7 +56,7 @@ options! {
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one of these
+    /// Lets communicators that are split from the communicator share its resources. This saves memory, but aborting one of these
     /// communicators may break the others. Default `false`. Since NCCL 2.18.1.
     #[doc(alias = "splitShare")]
     split_share: bool => splitShare;
@@ -70,21 +70,22 @@ options! {
     #[doc(alias = "collnetEnable")]
     collnet_enable: bool => collnetEnable;
 
-    /// The trade-off between speed and GPU resources left for computation. Default [`CtaPolicy::Default`]. Since NCCL 2.27.3.
+    /// The trade-off between communication speed and GPU resources for computation. Default [`CtaPolicy::Default`]. Since NCCL
+    /// 2.27.3.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// Lets communicators that are shrunk from this one share its resources. Default `false`. Since NCCL 2.27.3.
+    /// Lets communicators that are shrunk from the communicator share its resources. Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
-    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1. Default: depends on the topology. Since
-    /// NCCL 2.27.3.
+    /// The number of thread blocks of kernels that use NVLink SHARP (NVLS), from 1. Default: depends on the topology. Since NCCL
+    /// 2.27.3.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// The number of network channels between two ranks, from 1; rounded up to a power of two. Default: depends on the topology.
-    /// Since NCCL 2.28.3.
+    /// The number of network channels between two ranks, from 1. NCCL rounds it up to a power of two. Default: depends on the
+    /// topology. Since NCCL 2.28.3.
     #[doc(alias = "nChannelsPerNetPeer")]
     n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
 
@@ -92,7 +93,7 @@ options! {
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// The use that the program makes of CUDA graphs with the communicator; a more restricted mode saves time. Default
+    /// The program's use of CUDA graphs with the communicator. A more restricted mode saves time. Default
     /// [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
@@ -105,14 +106,14 @@ options! {
     #[doc(alias = "maxP2pPeers")]
     max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
 
-    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false` the program must order them, and
-    /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`]: otherwise NCCL prints a
-    /// warning and orders them. Default `true`. Since NCCL 2.30.7.
+    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false`, the program must order them, and
+    /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`], its default: with `Mixed`, NCCL prints
+    /// a warning and orders them. Default `true`. Since NCCL 2.30.7.
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
-    /// Makes the operations of several communicators start on a device in the order in which the host has started them. Default
-    /// `false`. Since NCCL 2.31.2.
+    /// Makes the operations of several communicators start on a device in the order of their calls on the host. Default `false`.
+    /// Since NCCL 2.31.2.
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
 
@@ -120,17 +121,18 @@ options! {
     #[doc(alias = "numRmaSig")]
     num_rma_sig: u32 => numRmaSig, in 0..=MAX;
 
-    /// Initializes signals when the communicator is created, instead of with its first window; required for signals
+    /// Initializes signals when the communicator is created, instead of when its first window is registered. Required for signals
     /// without any window. Default `false`. Since NCCL 2.31.2.
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// The creation of endpoints of the compute fabric transport (CFT) with the first window, for queries by the host. Default
-    /// [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    /// Whether registering the first window creates endpoints of the compute fabric transport (CFT), which the host can query.
+    /// Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
-    /// The uses of the NVLink switch (NVLS) that are disabled. Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
+    /// The uses of NVLink SHARP (NVLS) that are disabled. Default [`NvlsHostMode::Enable`], which disables none. Since NCCL
+    /// 2.32.3.
     #[doc(alias = "nvlsHostMode")]
     nvls_host_mode: NvlsHostMode => nvlsHostMode;
 
@@ -139,20 +141,21 @@ options! {
 }
 
 impl Config {
-    /// Makes the communicator nonblocking, and limits every wait of its methods to this time. After that time, the method aborts
-    /// the communicator and returns `Error::Timeout`: a missing rank causes an error instead of a hang.
+    /// Makes the communicator nonblocking, and limits each wait of its methods to `timeout`. If a wait takes longer, the method
+    /// aborts the communicator and returns `Error::Timeout`: a rank that never joins causes an error instead of a hang.
     ///
     /// On GPUs, the timeout limits the waits of the host: for the creation of the communicator, for connections and for the
-    /// launch of work. It does not limit the work itself: an operation returns when it is enqueued, and if a rank is missing, the
-    /// operation's kernels wait on the stream without a limit. On host memory, where an operation returns when it is complete,
-    /// the timeout limits the operation too. The timeout must not be zero. Default: calls wait without a limit. Since NCCL
-    /// 2.14.3.
+    /// launch of work. It does not limit the work itself. An operation returns when it is enqueued; if another rank never calls
+    /// it, the kernels wait on the stream without a limit. On host memory, where an operation returns when it is complete, the
+    /// timeout limits the operation too. The timeout must not be zero. Default: calls wait without a limit. Since NCCL 2.14.3.
     ///
-    /// On host memory, the program may reuse the buffers after the error, so no other rank may still access them. A process that
-    /// is stopped during an access, by a signal, a debugger or a frozen cgroup, loses its access to memory from
-    /// [`alloc`](crate::nccl::Nccl::alloc), and never has direct access to other memory of a communicator with a timeout. The
-    /// call waits for the stopped process, and reports this on standard error, if the memory is also in a window, is emulated
-    /// device memory, or cannot be copied because memory is exhausted or Linux is older than 5.14.
+    /// On host memory, the program may reuse the buffers after the error, because no other rank can still access them. A process
+    /// that is stopped during an access (by a signal, a debugger or a frozen cgroup) loses its access to memory from
+    /// [`alloc`](crate::nccl::Nccl::alloc). Other memory is never accessed directly if the communicator has a timeout. The method
+    /// instead waits for the stopped process, and reports this on standard error, in these cases:
+    /// - The memory is also in a window.
+    /// - The memory is emulated device memory.
+    /// - The memory cannot be copied, because memory is exhausted or Linux is older than 5.14.
     #[doc(alias = "blocking")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -168,7 +171,7 @@ impl Config {
         self
     }
 
-    /// Sets the network to use: `IB`, `Socket` or the name of a plugin, without NUL characters. Default: the best one
+    /// Sets the network to use: `IB`, `Socket` or the name of a plugin, without NUL characters. Default: the best network
     /// available. Since NCCL 2.17.1.
     #[doc(alias = "netName")]
     #[must_use]
@@ -177,8 +180,8 @@ impl Config {
         self
     }
 
-    /// Adds an observer of the communicator, and of its children unless their options have observers; for an example, see
-    /// [`Observer`].
+    /// Adds an observer of the communicator. Children of the communicator inherit it, unless their own options have observers.
+    /// For an example, see [`Observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.0.push(observer);
@@ -196,7 +199,7 @@ impl Config {
         self.timeout
     }
 
-    /// Inherits the timeout of the `parent` if none is set. NCCL would use its default, and the child of a nonblocking
+    /// Inherits the timeout of the `parent` if none is set. Otherwise NCCL would use its default, and the child of a nonblocking
     /// communicator would block.
     pub(crate) fn inherit_timeout(mut self, parent: Option<Duration>) -> Self {
         self.timeout = self.timeout.or(parent);
@@ -237,9 +240,9 @@ impl Config {
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
-    /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the default below or, without
-    /// one, the value of the communicator. An option that the loaded library lacks and an invalid value are errors, as in
-    /// [`Config`]; NCCL itself silently ignores both. NCCL's environment variables take precedence over options.
+    /// All ranks must pass equal options, which NCCL does not check. Options that are not set have the default below or, without
+    /// one, the communicator's value. An option that the library lacks and an invalid value are errors, as in [`Config`]; NCCL
+    /// itself silently ignores both. NCCL's environment variables take precedence over options.
     ///
     /// ```
     /// use libnccl::config::CollectiveConfig;
@@ -260,7 +263,7 @@ options! {
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// The maximum number of thread blocks if the NVLink switch does the work (NVLS), from 1. Since NCCL 2.31.2.
+    /// The maximum number of thread blocks if the operation uses NVLink SHARP (NVLS), from 1. Since NCCL 2.31.2.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
@@ -269,12 +272,12 @@ options! {
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with
-    /// `false`, NCCL then chooses from all algorithms. Default `true`. Since NCCL 2.31.2.
+    /// Makes the operation fail if no algorithm of [`alg_selection`](Self::alg_selection) supports it. With `false`, NCCL chooses
+    /// from all algorithms in that case. Default `true`. Since NCCL 2.31.2.
     #[doc(alias = "forceAlgSelection")]
     force_alg_selection: bool => forceAlgSelection;
 
-    /// The trade-off between speed and GPU resources left for computation. Since NCCL 2.31.2.
+    /// The trade-off between communication speed and GPU resources for computation. Since NCCL 2.31.2.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
@@ -287,8 +290,8 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// Sets the names of the algorithms to choose from, separated by commas, such as `ring,tree`, without NUL characters. An
-    /// empty text means all. Default: all. Since NCCL 2.31.2.
+    /// Sets the names of the algorithms that NCCL may choose, separated by commas and without NUL characters: `ring,tree`.
+    /// Default: all algorithms, as for an empty text. Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
     #[must_use]
     pub fn alg_selection(mut self, alg_selection: &str) -> Self {
@@ -299,8 +302,8 @@ impl CollectiveConfig {
     /// Sets an event that NCCL records once the operation's kernel has been launched; null for none. Libraries built with CUDA
     /// older than 12.3 record it before the launch.
     ///
-    /// Either every rank passes its own event, or no rank does. A group has at most one per communicator.
-    /// Default: none. Since NCCL 2.32.3.
+    /// Either every rank passes its own event, or no rank does. A group has at most one event per communicator. Default: none.
+    /// Since NCCL 2.32.3.
     ///
     /// ```
     /// use libnccl::{sys, config::CollectiveConfig};
@@ -311,9 +314,9 @@ impl CollectiveConfig {
     /// ```
     ///
     /// # Safety
-    /// `event` is null, or was created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. All communicators that
-    /// these options or their copies are used with have the event's device. It is destroyed only after all operations with
-    /// these options have run and nothing waits for it any more. A captured graph may wait for it as long as the graph exists.
+    /// `event` is null, or was created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. These options and their
+    /// copies are used only with communicators of the event's device. The event is destroyed only after all operations with these
+    /// options have run and nothing waits for the event any more. A captured graph may wait for it as long as the graph exists.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {
@@ -345,15 +348,15 @@ impl CollectiveConfig {
     }
 }
 
-/// The trade-off between speed and GPU resources left for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
+/// The trade-off between communication speed and GPU resources for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum CtaPolicy {
-    /// The number of thread blocks that is fastest. Since NCCL 2.27.3.
+    /// The number of thread blocks that makes communication fastest. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_DEFAULT")]
     Default = sys::NCCL_CTA_POLICY_DEFAULT,
-    /// Few thread blocks. Since NCCL 2.27.3.
+    /// Few thread blocks, which leaves more of the GPU to computation. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
     Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
     /// No thread blocks if copy engines or the NVLink switch can do the work. Since NCCL 2.28.3.
@@ -366,32 +369,32 @@ pub enum CtaPolicy {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum GraphUsageMode {
-    /// No use of graphs. Since NCCL 2.29.2.
+    /// No CUDA graph. Since NCCL 2.29.2.
     Never = 0,
-    /// A single graph. Since NCCL 2.29.2.
+    /// A single CUDA graph. Since NCCL 2.29.2.
     Single = 1,
-    /// Several graphs, or operations with and without a graph. Since NCCL 2.29.2.
+    /// Several CUDA graphs, or operations both in and outside graphs. Since NCCL 2.29.2.
     Mixed = 2,
 }
 
-/// The creation of endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
+/// Whether NCCL creates endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// Creates the endpoints; a failure is an error of the first window's registration. Since NCCL 2.31.2.
+    /// Creates the endpoints. If this fails, so does the registration of the first window. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
     /// Creates no endpoints. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftDisable")]
     Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
-    /// Creates the endpoints if possible. Since NCCL 2.31.2.
+    /// Creates the endpoints if possible; a failure is not an error. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftFallback")]
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
 
-/// The uses of the NVLink switch (NVLS) that a communicator disables; see [`Config::nvls_host_mode`]. Since NCCL 2.32.3.
+/// The uses of NVLink SHARP (NVLS) that a communicator disables; see [`Config::nvls_host_mode`]. Since NCCL 2.32.3.
 #[doc(alias = "ncclNvlsHostMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -400,10 +403,10 @@ pub enum NvlsHostMode {
     /// Disables nothing. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeEnable")]
     Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
-    /// Disables the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    /// Disables the NVLS algorithms, with their optimization for registered buffers. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableTransport")]
     DisableTransport = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0,
-    /// Disables multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
+    /// Disables multicast addresses in symmetric kernels and in copies by copy engines. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
     DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
     /// Combines `DisableTransport` and `DisableSymmetricMultimem`; uses that later versions add stay enabled. Since NCCL 2.32.3.

@@ -11,13 +11,13 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::sys;
 use crate::version::Version;
 
-/// The largest number that fits into an option.
+/// The largest number that fits into an `int` of C.
 pub(super) const MAX: u32 = c_int::MAX.cast_unsigned();
 
-/// Defines a struct of options, each set or not: its fields, its setters, and `write`, which copies the options that are set
-/// into the C struct if the library has them and their values are in range.
+/// Defines a struct of options, its setters, and `write`. `write` copies the options that are set into the C struct, or fails if
+/// the library lacks one or a value is out of range.
 ///
-/// The setters of the fields in `others`, and their conversion to C, are hand-written.
+/// For the fields in `others`, the setters and the conversion to C are hand-written.
 macro_rules! options {
     (
         $(#[$attribute:meta])*
@@ -38,7 +38,7 @@ macro_rules! options {
         }
 
         impl $options {
-            /// Creates options of which none is set.
+            /// Creates options, none of them set.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()
@@ -53,7 +53,7 @@ macro_rules! options {
                 }
             )+
 
-            /// Returns whether no option of NCCL is set, so that the call without options is equivalent.
+            /// Returns whether no option of NCCL is set. The C function without options is then equivalent.
             pub(crate) fn is_default(&self) -> bool {
                 true $(&& self.$option.is_none())+ $(&& self.$other.is_none())+
             }
@@ -116,7 +116,7 @@ impl Target<'_> {
         }
     }
 
-    /// Points `raw`, the field of an option that is text, to the returned C string.
+    /// Points `raw`, the C field of a text option, to the returned C string.
     pub(super) fn c_string(
         self,
         field: &'static str,
@@ -150,9 +150,9 @@ pub(crate) struct RawConfig {
 }
 
 impl RawConfig {
-    /// Returns the address for a call, which reads the struct before it returns; valid until `self` is moved.
+    /// Returns the address for a call that reads the struct before it returns. The address is valid until `self` is moved.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::ncclConfig_t {
-        /// The end of the fields; the rest is padding, the only one in the struct.
+        /// The offset after the last field. The rest is the struct's only padding.
         const END: usize = offset_of!(sys::ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
         let raw = &raw mut self.raw;
         // Later versions have fields there and read them. A move need not copy padding, so it is zeroed just before the
@@ -171,8 +171,8 @@ impl RawConfig {
 
 /// The options of a collective in C, with the string that they point to.
 ///
-/// NCCL reads both until the end of the call or of the outermost group, so a group keeps this until then. Not a `Box`: this
-/// value is moved meanwhile, and moving a `Box` invalidates pointers to its content.
+/// NCCL reads both until the call returns or the outermost group ends, so a group keeps this value until then. The struct is not
+/// in a `Box`: the value is moved meanwhile, and moving a `Box` invalidates pointers to its content.
 #[derive(Debug, Clone)]
 pub(crate) struct RawCollectiveConfig {
     pub(super) raw: Arc<sys::ncclCollConfig_t>,

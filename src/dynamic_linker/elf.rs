@@ -1,6 +1,6 @@
 //! A check that a file is a shared object that this process can map.
 //!
-//! It runs before `dlopen`, which crashes on some truncated files (SIGBUS) and reports the rest unclearly.
+//! It runs before `dlopen`, which crashes on some truncated files (SIGBUS) and reports other defects unclearly.
 
 use std::env::consts::ARCH;
 use std::fs::File;

@@ -25,12 +25,12 @@ unsafe extern "C" {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     base: usize,
-    /// The dynamic linker's name of the file. May be relative to an earlier current directory.
+    /// The file's path as the dynamic linker stores it. May be relative to an earlier current directory.
     name: CString,
 }
 
 impl Object {
-    /// Returns the object with the code or data at `address`.
+    /// Returns the object that contains the code or data at `address`.
     pub(crate) fn at(address: *const c_void) -> Option<Self> {
         let mut info = Info {
             file: ptr::null(),
@@ -47,7 +47,7 @@ impl Object {
         Some(Self { base: info.base as usize, name })
     }
 
-    /// Returns the object's file. `dladdr` takes a microsecond; reading /proc/self/maps takes 30 to 60.
+    /// Returns the object's file. `dladdr` takes 1 µs; reading /proc/self/maps takes 30 to 60 µs.
     #[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
     pub(crate) fn path(&self) -> Option<std::path::PathBuf> {
         use std::ffi::OsStr;
@@ -69,10 +69,10 @@ impl Object {
 pub(crate) struct Scope(*mut c_void);
 
 impl Scope {
-    /// The objects in which the dynamic linker looks up the references of this code.
+    /// The objects in which the dynamic linker looks up the symbols that this code refers to.
     #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(crate) const OWN: Self = Self(ptr::null_mut());
-    /// The objects of [`OWN`](Self::OWN) after the one with this code.
+    /// The objects of [`OWN`](Self::OWN) after the object that contains this code.
     #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(crate) const NEXT: Self = Self(ptr::without_provenance_mut(usize::MAX));
 
@@ -84,8 +84,8 @@ impl Scope {
         Self(unsafe { dlopen(ptr::null(), RTLD_LAZY) })
     }
 
-    /// Returns the scope of a loaded shared library: the library and its dependencies. `None` if it is not loaded. It is
-    /// never unloaded afterwards.
+    /// Returns the scope of a loaded shared library: the library and its dependencies. Returns `None` if it is not loaded. The
+    /// library is never unloaded afterwards.
     pub(crate) fn loaded(name: &CStr) -> Option<Self> {
         // SAFETY: a C string; the flags load nothing, and unload nothing.
         let handle = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };

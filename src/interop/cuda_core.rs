@@ -25,13 +25,13 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// The guard of a buffer of the crate cuda-core: once the operation is enqueued, it keeps cuda-core's lease of the memory
 /// until the operation has run.
 ///
-/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream.
-/// cuda-core counts the accesses in flight and frees the memory after the last one. While one stream writes, it refuses an
-/// access on another stream with `CUDA_ERROR_NOT_READY`. An operation counts as an access of the whole allocation. Where
-/// cuda-core would refuse, the operation waits for the other accesses, for at most 5 s. After that it does not start, and returns
-/// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of the kind
-/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So a buffer may be dropped right after the call, or used again on
-/// the same stream; before using it on another stream, wait for the first.
+/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory belongs to no stream.
+/// cuda-core counts the accesses in flight and frees the memory after the last one. It refuses an access with
+/// `CUDA_ERROR_NOT_READY` while another stream writes the memory, and a write also while another stream reads it. An operation
+/// counts as an access to the whole allocation. Where cuda-core would refuse, the operation first waits for the other accesses,
+/// for at most 5 s. After that it does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of
+/// the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So right after the call, a buffer may be dropped, or used
+/// again on the same stream. Before using it on another stream, wait for the first stream.
 ///
 /// ```no_run
 /// use cuda_core::{CudaContext, DeviceBuffer};
@@ -50,9 +50,9 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller must order its
-/// launches and other accesses. If a buffer was dropped while a stream used it, a thread of cuda-core soon frees it on that
-/// stream. Do not capture the stream before: the free would become part of the capture.
+/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller must order the
+/// graph's launches and other accesses. If a buffer was dropped while a stream used it, a thread of cuda-core soon frees it on
+/// that stream. Do not capture the stream before that: the free would become part of the graph.
 ///
 /// cuda-core 0.5 needs Rust 1.89. Building it needs libclang, and the headers of CUDA toolkit 13.0 or newer in
 /// `CUDA_TOOLKIT_PATH`.
@@ -62,12 +62,12 @@ pub struct CudaCoreGuard<'a> {
     stream: StreamRef<'a>,
 }
 
-/// The memory of an operation.
+/// The lease of an operation's memory, with its context and stream.
 struct Kept {
     lease: AllocationLease,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// The error that the context keeps for a later call of cuda-core. It would fail the calls here instead.
+    /// The error that the context kept for a later call of cuda-core. Calls in this module would return it otherwise.
     error: Result<(), DriverError>,
 }
 
@@ -99,8 +99,7 @@ impl<'a> CudaCoreGuard<'a> {
 
 /// Returns a lease of the memory. Waits for other streams that use the memory, at most for [`LEASE_LIMIT`].
 ///
-/// It waits only for this memory. A wait for the device would also wait for other communicators, whose ranks may wait for
-/// this rank.
+/// Waits only for this memory: a wait for the device would also wait for other communicators, whose ranks may wait for this rank.
 fn lease(memory: &RawDeviceBuffer, stream: &CudaStream, writes: bool) -> BufferResult<AllocationLease> {
     const PAUSE: Duration = Duration::from_micros(100);
     let start = Instant::now();

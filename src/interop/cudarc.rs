@@ -21,10 +21,11 @@ use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys;
 
-/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records the buffer's event in cudarc.
+/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it makes the buffer's stream wait for the
+/// operation.
 ///
-/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each has a stream, on which
-/// cudarc allocates and frees its memory. An operation on another stream waits for the buffer's stream, and the buffer's
+/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each buffer has a stream, on
+/// which cudarc allocates and frees the memory. An operation on another stream waits for the buffer's stream, and the buffer's
 /// stream waits for the operation. So a buffer may be dropped, or used again on its stream, right after the call.
 ///
 /// ```no_run
@@ -46,13 +47,13 @@ use crate::sys;
 ///
 /// Two uses are rejected as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them
 /// safe:
-/// - A buffer of cudarc's per-thread stream. If another thread drops the buffer, it is freed on another stream.
+/// - A buffer of cudarc's per-thread stream. If another thread drops the buffer, the memory is freed on that thread's stream.
 /// - An operation that a CUDA graph captures. It runs at each launch, perhaps after the buffer was dropped. For graphs, use
 ///   an [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller promises that the memory
 ///   outlives the launches.
 #[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaGuard<'a> {
-    /// Records the event of the buffer on its stream when it is dropped.
+    /// Records the buffer's event on the buffer's stream when dropped.
     record: Option<SyncOnDrop<'a>>,
     /// The stream of the buffer, which `record` borrows.
     own: Arc<CudaStream>,
@@ -60,7 +61,7 @@ pub struct CudaGuard<'a> {
 }
 
 impl<'a> CudaGuard<'a> {
-    /// Calls `prepare`, which lets the buffer's `own` stream wait for other users of the buffer, and makes `stream` wait for
+    /// Calls `prepare`, which makes the buffer's stream, `own`, wait for other users of the buffer. Then makes `stream` wait for
     /// all work on `own`.
     fn new(
         own: Arc<CudaStream>,
@@ -90,7 +91,7 @@ impl<'a> CudaGuard<'a> {
     }
 }
 
-/// Returns whether the operation's stream is on the buffer's device. A stream of an unknown device counts as one on the
+/// Returns whether the operation's stream is on the buffer's device. A stream whose device is unknown counts as a stream of the
 /// buffer's device.
 fn has_device_of(own: &CudaStream, stream: StreamRef<'_>) -> bool {
     stream.device().is_none_or(|found| Some(found) == device(own.context()))
@@ -193,8 +194,8 @@ unsafe impl Stream for CudaStream {
     }
 }
 
-/// Makes the work that is enqueued on `later` from now on wait for the work that is on `earlier`. If CUDA cannot, the
-/// host waits instead.
+/// Makes the work that is enqueued on `later` from now on wait for the work that is already on `earlier`. If CUDA cannot do this,
+/// the host waits instead.
 ///
 /// # Safety
 /// Both are live streams of the context's device.

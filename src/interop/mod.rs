@@ -1,4 +1,4 @@
-//! Other crates' buffers, streams and contexts: the only files that name their types.
+//! Support for buffers, streams and contexts of other crates, whose types are named only here.
 
 #[cfg(feature = "cuda-core")]
 mod cuda_core;

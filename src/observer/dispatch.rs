@@ -19,17 +19,17 @@ use crate::error::Error;
 #[derive(Default)]
 pub(crate) struct Observers {
     first: OnceLock<Box<Link>>,
-    /// The number of operations so far.
+    /// The number of operations that were observed so far.
     count: AtomicU64,
-    /// The number of the first operation in the group that is open; 0 if there is none.
+    /// The number of the first operation in the open group; 0 outside a group.
     group: AtomicU64,
 }
 
 struct Link {
     communicator: Membership,
     observer: Arc<dyn Observer>,
-    /// The number of the first operation that this observer was notified of, or 0: an observer that is added during a call or
-    /// in a group is notified of the end of exactly the operations whose start it saw.
+    /// The number of the first operation that this observer was notified of; 0 if there is none. An observer that is added during
+    /// a call or in a group is notified only of the end of operations whose start it was notified of.
     first: AtomicU64,
     next: OnceLock<Box<Link>>,
 }
@@ -48,7 +48,7 @@ impl UnwindSafe for Given {}
 impl RefUnwindSafe for Given {}
 
 impl Link {
-    /// Notifies this observer, and all after it. Most communicators have one.
+    /// Notifies this observer, and all after it.
     #[inline]
     fn notify_all(&self, notify: impl Fn(&Link) + Copy) {
         let _ = catch_panic(move || notify(self));
@@ -77,7 +77,7 @@ impl Link {
         self.observer.on_start(start);
     }
 
-    /// Notifies an observer that was added inside the group: its group begins with the first operation that it saw.
+    /// Notifies an observer that was added inside the group. Its group begins with the first operation that it was notified of.
     #[cold]
     fn start_in_joined_group(&self, start: &OperationStart<'_>, first: u64) {
         self.observer.on_start(&start.in_group(first));
@@ -131,7 +131,7 @@ impl Observers {
     }
 }
 
-/// One after the other: by its own drop, each link would drop the next, and they may be many.
+/// Drops the links one after the other: otherwise each would drop the next recursively.
 impl Drop for Observers {
     fn drop(&mut self) {
         let mut next = self.first.take();
@@ -148,7 +148,8 @@ impl<'a> Observed<'a> {
         &self.first.communicator
     }
 
-    /// Notifies them of an operation. In a group, `is_first_of_group` is set for the first operation of the communicator.
+    /// Notifies the observers of the start of an operation. `is_first_of_group` is `None` outside a group; in a group, it is
+    /// `true` for the communicator's first operation.
     #[inline]
     pub(crate) fn start(&self, mut start: OperationStart<'_>, is_first_of_group: Option<bool>) {
         let Self { observers: Observers { count, group, .. }, first, .. } = self;
@@ -174,7 +175,7 @@ impl<'a> Observed<'a> {
         self.notify_end([number; 2], result);
     }
 
-    /// Notifies them of the end of a group, if they observed operations in it. Not inlined: it would take registers from
+    /// Notifies the observers of the end of a group, if they observed operations in it. Not inlined: it would take registers from
     /// groups without observers.
     #[cold]
     #[inline(never)]
@@ -204,7 +205,7 @@ impl Given {
     }
 }
 
-/// Equal if the observers are the same objects.
+/// Compares the observers by address.
 impl PartialEq for Given {
     fn eq(&self, other: &Self) -> bool {
         self.addresses().eq(other.addresses())
@@ -252,7 +253,7 @@ pub fn observe(make: impl Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + 
     MAKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(make));
 }
 
-/// Returns new observers from [`observe`].
+/// Returns the observers from [`observe`] for a new communicator.
 pub(crate) fn of_process(communicator: &Membership) -> Vec<Arc<dyn Observer>> {
     // Not under the lock, as they may call `observe`.
     let makers = MAKERS.read().unwrap_or_else(PoisonError::into_inner).clone();

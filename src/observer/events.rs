@@ -1,4 +1,4 @@
-//! The arguments of observers: the start and the end of operations, changes of communicators, and their identity.
+//! The arguments of observers: the start and the end of operations, and changes and identities of communicators.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ use crate::version::Version;
 pub struct OperationStart<'a> {
     communicator: &'a Membership,
     pub(super) number: u64,
-    /// 0 outside a group.
+    /// As returned by `group`; 0 outside a group.
     pub(super) group: u64,
     pub(super) call: CallWord,
     elements: [usize; 2],
@@ -29,7 +29,7 @@ pub struct OperationStart<'a> {
 }
 
 impl<'a> OperationStart<'a> {
-    /// `group` is the number of the first operation in the group, or 0 outside a group.
+    /// Creates the event. `group` is the number of the first operation in the group, or 0 outside a group.
     #[doc(hidden)]
     #[inline]
     pub fn new(
@@ -61,7 +61,7 @@ impl<'a> OperationStart<'a> {
         self.call.operation()
     }
 
-    /// Returns the number of the operation in its communicator, counted from 1 since the first observer was added.
+    /// Returns the number of the operation in its communicator. Counting starts at 1 when the first observer is added.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -71,18 +71,18 @@ impl<'a> OperationStart<'a> {
         (self.group > 0).then_some(self.group)
     }
 
-    /// Returns the data type of the elements; `None` if the operation has none.
+    /// Returns the data type of the elements; `None` if the operation has no elements.
     pub fn data_type(&self) -> Option<DataType> {
         self.call.data_type()
     }
 
-    /// Returns the number of elements that this rank sends, or would send as the root. For operations with a count for each
-    /// rank, such as `all_gather_v`, this is the length of the buffer.
+    /// Returns the number of elements that this rank sends, or would send if it were the root. If the operation has separate
+    /// counts ([`Extent::Counts`](crate::observer::Extent::Counts)), this is the length of the send buffer.
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
 
-    /// Returns the number of elements that this rank receives, or would receive as the root; see [`sent`](Self::sent).
+    /// Returns the number of elements that this rank receives, or would receive if it were the root; see [`sent`](Self::sent).
     pub fn received(&self) -> usize {
         self.elements[1]
     }
@@ -101,12 +101,12 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer; for `send_recv`, the rank that it sends to.
+    /// Returns the root or the peer, if the operation has one. For `send_recv`, this is the rank to which this rank sends.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
 
-    /// Returns the rank from which a `send_recv` receives.
+    /// Returns the rank from which `send_recv` receives; `None` for other operations.
     pub fn source(&self) -> Option<usize> {
         self.call.ranks()[1]
     }
@@ -138,17 +138,18 @@ impl fmt::Debug for OperationStart<'_> {
     }
 }
 
-/// An operation, its element type, its ranks and its position in a group, in one word, for a recorder that keeps many.
+/// One word with an operation, its element type, its ranks and its position in a group, for recorders of many operations.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallWord(pub u64);
 
-/// The bits of an operation's number.
+/// The bits that hold an operation's number.
 const OPERATION: u64 = 63;
-/// Set for operations of a group, and for the first of a communicator in one.
+/// Set for operations in a group.
 const IS_GROUPED: u64 = 64;
+/// Set for the first operation of a communicator in a group.
 const IS_FIRST_OF_GROUP: u64 = 128;
-/// The element type is its number plus 1, or 0.
+/// The position of the element type, which is stored as its number plus 1, or as 0 for none.
 const DATA_TYPE_SHIFT: u32 = 8;
 const RANK_SHIFTS: [u32; 2] = [16, 16 + RANK_BITS];
 const RANK_BITS: u32 = 24;
@@ -158,8 +159,8 @@ const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
 
 #[doc(hidden)]
 impl CallWord {
-    /// Packs an operation into one word. `ranks` are its root or peer, if any, and the source of a `send_recv`. A rank of
-    /// 2^24 - 1 or more is stored as `None`.
+    /// Packs an operation into one word. `ranks` are the root or peer, if any, and the rank from which `send_recv` receives. A
+    /// rank of 2^24 - 1 or more is stored as `None`.
     #[inline]
     pub fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
@@ -173,7 +174,7 @@ impl CallWord {
         Self(self.0 | IS_GROUPED | if is_first { IS_FIRST_OF_GROUP } else { 0 })
     }
 
-    /// Returns [`Operation::is_point_to_point`] without a look at the descriptor.
+    /// Returns [`Operation::is_point_to_point`] without reading the descriptor.
     #[inline]
     pub const fn is_point_to_point(self) -> bool {
         // Point-to-point operations come last.
@@ -190,7 +191,7 @@ impl CallWord {
         number.checked_sub(1).and_then(|index| DataType::ALL.get(index).copied())
     }
 
-    /// Returns the root or the peer, and the source of a `send_recv`.
+    /// Returns the root or the peer, and the rank from which `send_recv` receives.
     pub fn ranks(self) -> [Option<usize>; 2] {
         RANK_SHIFTS.map(|shift| {
             let rank = self.0 >> shift & NO_RANK;
@@ -207,8 +208,8 @@ impl CallWord {
     }
 }
 
-/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). At the end of a group, there is one
-/// for each communicator in the group.
+/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). A group has one `OperationEnd` for
+/// each of its communicators.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
@@ -219,7 +220,7 @@ pub struct OperationEnd<'a> {
     /// The number of the operation, or of the communicator's last operation in the group.
     pub last: u64,
     /// The result of the call. On a GPU, the work may still run; [`StreamCompleted`](CommunicatorEvent::StreamCompleted) reports
-    /// its completion.
+    /// the completion of work.
     pub result: Result<(), &'a Error>,
 }
 
@@ -239,7 +240,7 @@ impl<'a> OperationEnd<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
-    /// All ranks have joined the communicator. A child has a [parent](Membership::parent).
+    /// All ranks have joined the communicator.
     Created,
     /// [`synchronize`](crate::communicator::Communicator::synchronize) or
     /// [`wait_for`](crate::communicator::Communicator::wait_for) has found that the work on the stream with this address is
@@ -251,11 +252,12 @@ pub enum CommunicatorEvent {
     Stalled,
     /// A wait has exceeded its limit. The communicator is aborted next.
     TimedOut,
-    /// A healthy communicator on a GPU is dropped instead of destroyed. It is aborted next, with its unfinished work.
+    /// A healthy communicator on a GPU was dropped instead of destroyed. It is aborted next, with its unfinished work.
     Discarded,
     /// The communicator is about to be aborted, with its work in progress.
     Aborted,
-    /// The communicator is about to be destroyed, or is handed to other code.
+    /// The communicator is about to be destroyed, or is handed to other code
+    /// ([`into_raw`](crate::communicator::Communicator::into_raw)).
     Ended,
 }
 
@@ -266,7 +268,8 @@ pub enum CommunicatorEvent {
 pub struct Membership {
     /// The identity of the communicator, if known.
     pub id: Option<CommunicatorId>,
-    /// The identity of the communicator from which it was split, shrunk or grown, if any, and if known.
+    /// The identity of the parent, from which the communicator was split, shrunk or grown; `None` if there is no parent or its
+    /// identity is unknown.
     pub parent: Option<CommunicatorId>,
     /// The [name](crate::config::Config::name) of the communicator, if it has one.
     pub name: Option<String>,
@@ -291,11 +294,11 @@ impl Membership {
 
 /// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly unique.
 ///
-/// It displays as 16 hexadecimal digits. It equals the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print,
-/// with these exceptions:
+/// It is displayed as 16 hexadecimal digits. It equals the `commHash` that RAS and the log of NCCL 2.26 and newer print, with
+/// these exceptions:
 /// - Communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow),
 ///   whose hash NCCL does not return, have another identity.
-/// - All shrinks of a communicator after the first have another identity too.
+/// - If a communicator is shrunk more than once, the second and later children have another identity too.
 /// - With NCCL, the identity is unknown if other code created the communicator, and on a rank that has joined a growing
 ///   communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -307,7 +310,7 @@ impl CommunicatorId {
         Self::hash(&[id.as_bytes()])
     }
 
-    /// Returns the identity that equals a communicator's `commHash`, as its library reports it.
+    /// Returns the identity that equals `hash`, the `commHash` that a library reports.
     pub fn of_hash(hash: u64) -> Self {
         Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
     }
@@ -327,7 +330,7 @@ impl CommunicatorId {
         Self::hash(&[&self.get().to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()])
     }
 
-    /// NCCL's `eatHash` of each part, and `digestHash`. Not cryptographic.
+    /// Hashes the parts with NCCL's `eatHash` and `digestHash`. Not cryptographic.
     fn hash(parts: &[&[u8]]) -> Self {
         let [mut first, mut second] = [1_u64; 2];
         for part in parts {
@@ -347,7 +350,7 @@ impl CommunicatorId {
     }
 }
 
-/// Counts the children of a communicator. The counts are the same on all its ranks, so all give a child the same identity.
+/// Counts the children of a communicator. The counts are the same on all its ranks, so all ranks give a child the same identity.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Children {
@@ -356,8 +359,8 @@ pub struct Children {
 }
 
 impl Children {
-    /// Returns the identity of the next child of a communicator; for a split, the child with this color. NCCL does not count
-    /// shrinks, which have one hash; here each has a separate identity.
+    /// Returns the identity of the next child of a communicator. `color` is the color of a split, or `None` for a shrink. NCCL
+    /// gives all shrinks of a communicator one hash; here each has a separate identity.
     pub fn next(&self, parent: CommunicatorId, color: Option<i32>) -> CommunicatorId {
         match color {
             Some(color) => parent.of_child(self.count.fetch_add(1, Relaxed) + 1, color.cast_unsigned()),

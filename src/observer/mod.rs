@@ -19,8 +19,8 @@ pub use operation::{Extent, Operation, Role};
 /// Receives the operations and the lifecycle events of communicators, for instance for metrics, logs and profilers.
 ///
 /// [`Config::observer`](crate::config::Config::observer) adds an observer to a communicator and its children; [`observe`] adds
-/// one to all communicators of the process. The crate `libnccl-observe` provides a recorder, a watchdog, log records (crate log),
-/// and spans (crate tracing).
+/// one to all communicators that the process creates afterwards. The crate `libnccl-observe` provides a recorder, a watchdog, log
+/// records (crate log), and spans (crate tracing).
 ///
 /// # When it is called
 /// [`on_start`](Self::on_start) and [`on_end`](Self::on_end) run on the thread that calls the operation: `on_start` after the
@@ -29,9 +29,9 @@ pub use operation::{Extent, Operation, Role};
 /// `on_end` only for operations for which it received `on_start`. Several threads may call an observer at the same time, for
 /// different communicators.
 ///
-/// The operation waits until the methods return. An observer may use other communicators, which return errors while a group is
-/// open. The communicator whose operation starts is in use, and returns errors too. A panic in a method ends only that method:
-/// the operation continues, and other observers are notified.
+/// The operation waits until the methods return. An observer may use other communicators, whose methods return errors while a
+/// group is open. The communicator whose operation starts is in use, so its methods return errors too. A panic in a method ends
+/// only that method: the operation continues, and other observers are notified.
 ///
 /// An observer costs about 170 instructions per operation (`cargo bench --bench call_overhead`).
 ///

@@ -1,10 +1,10 @@
-//! The descriptors of operations, for observers, the CPU backend, the tool and tests.
+//! The descriptors of operations, for observers, the CPU backend, the command-line tool and tests.
 
 use crate::sys;
 
 /// The descriptor of an operation: its method and C function, and the numbers of elements that ranks send and receive.
 ///
-/// Every method that starts an operation has one, and so has its in-place form.
+/// Every method that starts an operation has a descriptor, in-place forms too.
 ///
 /// ```
 /// use libnccl::observer::{Extent, Operation, Role};
@@ -17,9 +17,9 @@ use crate::sys;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Operation {
-    /// The method of [`Communicator`](crate::communicator::Communicator).
+    /// The name of the method of [`Communicator`](crate::communicator::Communicator).
     pub name: &'static str,
-    /// The C function, which is called more than once for an operation that NCCL lacks.
+    /// The C function. An operation that NCCL lacks may call it more than once.
     pub function: &'static str,
     /// The C function with options, if there is one.
     pub function_with_config: Option<&'static str>,
@@ -29,13 +29,13 @@ pub struct Operation {
     pub receives: Extent,
     /// The ranks that send and receive.
     pub role: Role,
-    /// Set if elements are combined.
+    /// Set if the elements of several ranks are combined.
     pub reduces: bool,
-    /// Set if one buffer is both sent and received.
+    /// Set if the send buffer is also the receive buffer.
     pub is_in_place: bool,
-    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. NCCL would start one-sided operations, and
-    /// would keep sends and receives, from 2.29.2 on also broadcasts, for the communicator's next group
-    /// (`ncclKernelPlanner::peers`), when their buffers may be freed.
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. In a simulation, NCCL would run one-sided
+    /// operations. It would keep sends and receives (from 2.29.2 on, also broadcasts) for the communicator's next group
+    /// (`ncclKernelPlanner::peers`), when their buffers may already be freed.
     pub is_simulated: bool,
     /// The names of the sent and the received buffer in errors.
     pub(crate) buffer_names: [&'static str; 2],
@@ -43,7 +43,7 @@ pub struct Operation {
     number: u8,
 }
 
-/// A number of elements, as a multiple of the count.
+/// A number of elements, relative to the operation's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extent {
@@ -53,9 +53,9 @@ pub enum Extent {
     One,
     /// The count.
     Count,
-    /// The count for each rank, in the order of the ranks.
+    /// The count times the number of ranks: one block for each rank, in rank order.
     CountPerRank,
-    /// Separate counts: one for each rank, or for `send_recv` one to send and one to receive.
+    /// Separate counts: one for each rank; for `send_recv`, one to send and one to receive.
     Counts,
 }
 
@@ -69,7 +69,7 @@ pub enum Role {
     RootSends,
     /// Only the root receives.
     RootReceives,
-    /// Only the ranks of a point-to-point or one-sided operation take part.
+    /// Only this rank and its peers take part: a point-to-point or one-sided operation.
     PointToPoint,
 }
 
@@ -237,7 +237,8 @@ impl Operation {
         None
     }
 
-    /// Returns whether this is a point-to-point or one-sided operation. All ranks call the others, in the same order.
+    /// Returns whether this is a point-to-point or one-sided operation. All ranks must call all other operations, in the same
+    /// order.
     pub const fn is_point_to_point(&self) -> bool {
         matches!(self.role, Role::PointToPoint)
     }
@@ -265,7 +266,7 @@ impl Operation {
         !matches!(self.role, Role::RootReceives) || is_root
     }
 
-    /// Returns its index in [`ALL`](Self::ALL).
+    /// Returns the index of the operation in [`ALL`](Self::ALL).
     #[inline]
     pub const fn number(&self) -> usize {
         self.number as usize

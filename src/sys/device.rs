@@ -1,13 +1,13 @@
 //! The host functions of NCCL's device API (since NCCL 2.28.3), as `vendor-headers/nccl_device_host.h` declares
 //! them. They prepare the resources with which kernels communicate.
 //!
-//! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of
-//! those headers. So, unlike the rest of the API, this part depends on the version:
+//! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of those headers.
+//! So, unlike the rest of the API, this part depends on NCCL's version:
 //!
-//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have a layout that later versions than [`LAYOUT_SINCE`] only
-//!   extend, by fields at the end. A library reads and writes the fields of the version in the field `version`, and rejects a
-//!   version newer than itself: create the structs with `initializer(version)` for the library that will receive them.
-//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
+//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`]: from [`LAYOUT_SINCE`] on, new versions only append fields. A
+//!   library reads and writes the fields of the version in the field `version`, and rejects a version newer than itself. So
+//!   create these structs with `initializer(version)`, where `version` is the version of the library that will receive them.
+//! - [`ncclDevComm_t`]: declared with the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
@@ -17,8 +17,7 @@ use super::types::*;
 
 pub use super::device_types::*;
 
-/// The first version code since which new versions only append fields to `ncclCommProperties_t` and
-/// `ncclDevCommRequirements_t`.
+/// The version code from which on new versions only append fields to `ncclCommProperties_t` and `ncclDevCommRequirements_t`.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {
@@ -33,8 +32,8 @@ macro_rules! define_device_functions {
 for_each_device_function!(define_device_functions);
 
 impl ncclCommProperties_t {
-    /// Returns `NCCL_COMM_PROPERTIES_INITIALIZER` for a library whose `ncclGetVersion` returns `version`. The library
-    /// fills in the fields that `version` has; newer fields stay zero.
+    /// Returns `NCCL_COMM_PROPERTIES_INITIALIZER` for a library whose `ncclGetVersion` returns `version`. The library fills in
+    /// the fields of that version; newer fields stay zero.
     #[must_use]
     pub fn initializer(version: u32) -> Self {
         Self {

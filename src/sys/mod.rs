@@ -15,8 +15,8 @@
 //! # Stability
 //!
 //! This module follows NCCL's header. Any version of this crate, even a patch release, may add the items of a new header:
-//! functions, and with them fields of [`Functions`]; fields of structs; constants. Nothing is removed. Code that writes
-//! `..Functions::EMPTY`, starts structs from their initializers and has an arm for unknown values keeps compiling.
+//! functions, and with them fields of [`Functions`]; fields of structs; constants. Nothing is removed. To keep compiling, code
+//! must write `..Functions::EMPTY`, start structs from their initializers and match unknown values.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::wildcard_imports)]
@@ -97,7 +97,7 @@ macro_rules! define_table {
 
         #[cfg(feature = "dlopen")]
         impl From<&dynamic::NcclLibrary> for $table {
-            /// Returns the functions that the library has. They are callable as long as it is loaded.
+            /// Returns the functions that the library has. They are callable as long as the library is loaded.
             fn from(library: &dynamic::NcclLibrary) -> Self {
                 Self { $($name: library.$name.as_ref().ok().copied()),* }
             }
@@ -123,8 +123,8 @@ pub(crate) mod device;
 #[cfg(feature = "device-api")]
 pub mod device;
 
-/// Returns the version code (as in [`NCCL_VERSION_CODE`]) of the first examined version
-/// that has `item`: a function, an enum value, or a field written `ncclConfig.minCTAs`.
+/// Returns the version code (as in [`NCCL_VERSION_CODE`]) of the first version, from 2.13.4 on, that has `item`: a type, a
+/// function, an enum value, or a field such as `ncclConfig.minCTAs`.
 #[must_use]
 pub const fn since(item: &str) -> Option<u32> {
     let mut index = 0;

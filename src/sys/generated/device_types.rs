@@ -31,11 +31,11 @@ const _: () = {
  Since NCCL 2.28.3.*/
 pub type ncclTeam_t = ncclTeam;
 impl ncclCftTeamMode_t {
-    /// All ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2.
+    /// The flat team: all ranks that the caller reaches by logical endpoints. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_FLAT: ncclCftTeamMode_t = ncclCftTeamMode_t(0);
-    /// The ranks of the flat team with the caller's number in their multicast teams. Since NCCL 2.31.2.
+    /// The ranks of the flat team whose number in their multicast team equals the caller's. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_MULTIMEM: ncclCftTeamMode_t = ncclCftTeamMode_t(1);
-    /// The ranks of the flat team with the caller's number in their LSA teams. Since NCCL 2.31.2.
+    /// The ranks of the flat team whose number in their LSA team equals the caller's. Since NCCL 2.31.2.
     pub const NCCL_CFT_TEAM_HIER_LSA: ncclCftTeamMode_t = ncclCftTeamMode_t(2);
 }
 #[repr(transparent)]
@@ -44,7 +44,7 @@ impl ncclCftTeamMode_t {
  Since NCCL 2.31.2.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclCftTeamMode_t(pub ::core::ffi::c_uint);
-/** An offset in the buffer of a device communicator.
+/** An offset in the buffer of a device communicator, in units of 128 bytes.
 
  Since NCCL 2.28.3.*/
 pub type ncclDevResourceHandle = u32;
@@ -74,7 +74,7 @@ pub type ncclCftLeId_t = ncclCftLeId;
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclMultimemHandle {
-    /// The address, for kernels. Since NCCL 2.28.3.
+    /// The address that kernels use. Since NCCL 2.28.3.
     pub mcBasePtr: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -102,7 +102,7 @@ impl Default for ncclMultimemHandle {
 
  Since NCCL 2.28.3.*/
 pub type ncclMultimemHandle_t = ncclMultimemHandle;
-/** The handle for kernels of barriers of an LSA team: ranks that access each other by loads and stores.
+/** The handle of an LSA team's barriers, for kernels. The team's ranks access each other by loads and stores.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -132,7 +132,7 @@ const _: () = {
 
  Since NCCL 2.28.3.*/
 pub type ncclLsaBarrierHandle_t = ncclLsaBarrierHandle;
-/** The handle for kernels of barriers that use GIN.
+/** The handle of barriers that use GPU-initiated networking (GIN), for kernels.
 
  Since NCCL 2.28.7.*/
 #[repr(C)]
@@ -140,7 +140,7 @@ pub type ncclLsaBarrierHandle_t = ncclLsaBarrierHandle;
 pub struct ncclGinBarrierHandle {
     /// The first signal of the barriers. Since NCCL 2.28.7.
     pub signal0: ncclGinSignal_t,
-    /// Not used; a buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7.
+    /// Not used. Up to 2.29.3, a buffer called `bufHandle`. Since NCCL 2.29.7.
     pub unused: ncclDevResourceHandle_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -162,7 +162,7 @@ const _: () = {
 
  Since NCCL 2.28.7.*/
 pub type ncclGinBarrierHandle_t = ncclGinBarrierHandle;
-/** The handle for kernels of barriers that use logical endpoints.
+/** The handle of barriers that use logical endpoints, for kernels.
 
  Since NCCL 2.31.2.*/
 #[repr(C)]
@@ -192,7 +192,7 @@ const _: () = {
 
  Since NCCL 2.31.2.*/
 pub type ncclCftBarrierHandle_t = ncclCftBarrierHandle;
-/** The handle for kernels of a low-latency all-to-all.
+/** The handle of a low-latency all-to-all, for kernels.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -229,11 +229,11 @@ impl ncclGinConnectionType_t {
     pub const NCCL_GIN_CONNECTION_FULL: ncclGinConnectionType_t = ncclGinConnectionType_t(
         1,
     );
-    /// The peers of the same rail. Since NCCL 2.29.7.
+    /// The peers in the rail team; see `ncclTeamRail`. Since NCCL 2.29.7.
     pub const NCCL_GIN_CONNECTION_RAIL: ncclGinConnectionType_t = ncclGinConnectionType_t(
         2,
     );
-    /// Peers at a fixed distance, see `ginCustomStride`. Since NCCL 2.31.2.
+    /// The peers at a fixed distance; see `ginCustomStride`. Since NCCL 2.31.2.
     pub const NCCL_GIN_CONNECTION_CUSTOM_STRIDE: ncclGinConnectionType_t = ncclGinConnectionType_t(
         3,
     );
@@ -245,7 +245,7 @@ impl ncclGinConnectionType_t {
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclGinConnectionType_t(pub ::core::ffi::c_uint);
 impl ncclGinType_t {
-    /// No GIN; as a requirement: any type. Since NCCL 2.29.2.
+    /// No GIN; in `ncclDevCommRequirements`, any type. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_NONE: ncclGinType_t = ncclGinType_t(0);
     /// A thread on the CPU. Since NCCL 2.29.2.
     pub const NCCL_GIN_TYPE_PROXY: ncclGinType_t = ncclGinType_t(2);
@@ -255,7 +255,7 @@ impl ncclGinType_t {
     pub const NCCL_GIN_TYPE_GPI: ncclGinType_t = ncclGinType_t(4);
     /// Amazon's Elastic Fabric Adapter (EFA). Since NCCL 2.31.2.
     pub const NCCL_GIN_TYPE_EFA_GDA: ncclGinType_t = ncclGinType_t(5);
-    /// One above the last value; it changes with each new one. Since NCCL 2.31.2.
+    /// One above the last value; it grows with each new type. Since NCCL 2.31.2.
     pub const NCCL_GIN_MAX_TYPES: ncclGinType_t = ncclGinType_t(6);
 }
 #[repr(transparent)]
@@ -295,17 +295,17 @@ pub struct ncclCommProperties {
     pub nLsaTeams: ::core::ffi::c_int,
     /// True if the host's one-sided operations (`ncclPutSignal`) work on this system. Since NCCL 2.29.7.
     pub hostRmaSupport: bool,
-    /// The type of GIN that reaches the peers of the same rail. Since NCCL 2.29.7.
+    /// The type of GIN that reaches the peers in the rail team. Since NCCL 2.29.7.
     pub railedGinType: ncclGinType_t,
     /// A number that identifies the communicator. Since NCCL 2.31.2.
     pub commHash: u64,
-    /// The minimum of `ginCustomStride`. Since NCCL 2.31.2.
+    /// The smallest valid `ginCustomStride`. Since NCCL 2.31.2.
     pub ginMinStride: ::core::ffi::c_int,
     /// The largest set of peers that GIN can connect. Since NCCL 2.31.2.
     pub ginConnectionType: ncclGinConnectionType_t,
-    /// True for each `ncclGinType_t` that is available. Since NCCL 2.31.2.
+    /// Indexed by `ncclGinType_t`: true if the type is available. Since NCCL 2.31.2.
     pub ginSupport: [bool; 64usize],
-    /// The size of a device communicator in the library's version, in bytes. Since NCCL 2.31.2.
+    /// The size in bytes of a device communicator with the layout of the library's version. Since NCCL 2.31.2.
     pub devCommRuntimeVersionSize: usize,
     /// True if logical endpoints work on this system. Since NCCL 2.32.3.
     pub cftSupport: bool,
@@ -400,7 +400,7 @@ impl Default for ncclCommProperties {
  Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. From 2.29.7 on, new versions only append fields.
  Since NCCL 2.29.2.*/
 pub type ncclCommProperties_t = ncclCommProperties;
-/** An entry in a linked list: a buffer, signals and counters for a device communicator.
+/** An entry in a list of requirements: a buffer, signals and counters for a device communicator.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -410,7 +410,7 @@ pub struct ncclDevResourceRequirements {
     pub next: *mut ncclDevResourceRequirements,
     /// The size of the buffer in bytes. Since NCCL 2.28.3.
     pub bufferSize: usize,
-    /// The alignment of the buffer. Since NCCL 2.28.3.
+    /// The alignment of the buffer in bytes. Since NCCL 2.28.3.
     pub bufferAlign: usize,
     /// The address to which `ncclDevCommCreate` writes the buffer's offset, or `NULL`. Since NCCL 2.28.3.
     pub outBufferHandle: *mut ncclDevResourceHandle_t,
@@ -466,11 +466,11 @@ impl Default for ncclDevResourceRequirements {
         }
     }
 }
-/** An entry in a linked list: a buffer, signals and counters for a device communicator.
+/** An entry in a list of requirements: a buffer, signals and counters for a device communicator.
 
  Since NCCL 2.28.3.*/
 pub type ncclDevResourceRequirements_t = ncclDevResourceRequirements;
-/** An entry in a linked list: a team for a device communicator.
+/** An entry in a list of requirements: a team for a device communicator.
 
  Since NCCL 2.28.3.*/
 #[repr(C)]
@@ -515,14 +515,14 @@ impl Default for ncclTeamRequirements {
         }
     }
 }
-/** An entry in a linked list: a team for a device communicator.
+/** An entry in a list of requirements: a team for a device communicator.
 
  Since NCCL 2.28.3.*/
 pub type ncclTeamRequirements_t = ncclTeamRequirements;
 impl ncclCftCap_t {
     /// No uses: the empty set. Since NCCL 2.31.2.
     pub const NCCL_CFT_NONE: ncclCftCap_t = ncclCftCap_t(0);
-    /// One peer at a time. Since NCCL 2.31.2.
+    /// Communication with one peer at a time. Since NCCL 2.31.2.
     pub const NCCL_CFT: ncclCftCap_t = ncclCftCap_t(1);
     /// Multicast. Since NCCL 2.31.2.
     pub const NCCL_CFT_MULTIMEM: ncclCftCap_t = ncclCftCap_t(2);
@@ -553,11 +553,11 @@ pub struct ncclDevCommRequirements {
     pub teamRequirementsList: *mut ncclTeamRequirements_t,
     /// True if the LSA team needs multicast memory. Since NCCL 2.28.3.
     pub lsaMultimem: bool,
-    /// The number of barriers of all ranks. Since NCCL 2.28.7.
+    /// The number of barriers among all ranks. Since NCCL 2.28.7.
     pub barrierCount: ::core::ffi::c_int,
-    /// The number of barriers in the LSA team. Since NCCL 2.28.3.
+    /// The number of barriers of the LSA team. Since NCCL 2.28.3.
     pub lsaBarrierCount: ::core::ffi::c_int,
-    /// The number of barriers in the rail, which use the network. Since NCCL 2.28.7.
+    /// The number of barriers of the rail team, which use the network. Since NCCL 2.28.7.
     pub railGinBarrierCount: ::core::ffi::c_int,
     /// The number of thread blocks that use low-latency all-to-all. Since NCCL 2.28.7.
     pub lsaLLA2ABlockCount: ::core::ffi::c_int,
@@ -565,7 +565,7 @@ pub struct ncclDevCommRequirements {
     pub lsaLLA2ASlotCount: ::core::ffi::c_int,
     /// True to enable GIN even if no other field needs it. Since NCCL 2.28.7.
     pub ginForceEnable: bool,
-    /// The number of GIN contexts; a hint. Since NCCL 2.28.7.
+    /// The number of GIN contexts; only a hint. Since NCCL 2.28.7.
     pub ginContextCount: ::core::ffi::c_int,
     /// The number of signals, numbered from 0. Since NCCL 2.28.7.
     pub ginSignalCount: ::core::ffi::c_int,
@@ -575,13 +575,13 @@ pub struct ncclDevCommRequirements {
     pub ginConnectionType: ncclGinConnectionType_t,
     /// True if the contexts are exclusive to this device communicator. Since NCCL 2.29.7.
     pub ginExclusiveContexts: bool,
-    /// The length of the queues; 0 for NCCL's default. Since NCCL 2.29.7.
+    /// The length of the GIN queues; 0 for NCCL's default. Since NCCL 2.29.7.
     pub ginQueueDepth: ::core::ffi::c_int,
     /// The network's traffic class, or `NCCL_CONFIG_UNDEF_INT`. Since NCCL 2.30.3.
     pub ginTrafficClass: ::core::ffi::c_int,
-    /// The number of barriers of all ranks that use only the network. Since NCCL 2.30.3.
+    /// The number of barriers among all ranks that use only the network. Since NCCL 2.30.3.
     pub worldGinBarrierCount: ::core::ffi::c_int,
-    /// True if kernels use strong signals. Since NCCL 2.30.7.
+    /// True if kernels use strong signals, which become visible only after all preceding puts. Since NCCL 2.30.7.
     pub ginStrongSignalsRequired: bool,
     /// True if kernels raise signals by address. Since NCCL 2.30.7.
     pub ginVaSignalsRequired: bool,
@@ -589,8 +589,8 @@ pub struct ncclDevCommRequirements {
     pub ginCustomStride: ::core::ffi::c_int,
     /// The required type of GIN. Since NCCL 2.31.2.
     pub ginType: ncclGinType_t,
-    /** True if kernels are compiled at run time with the library's own headers: the device communicator then has
- the layout of that version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.*/
+    /** True if kernels are compiled at run time with the library's own headers. The device communicator then has the
+ layout of the library's version, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.*/
     pub useRuntimeVersion: bool,
     /// A bitwise or of values of `ncclCftCap_t`. Since NCCL 2.31.2.
     pub cftCaps: ::core::ffi::c_int,
@@ -712,9 +712,9 @@ pub type ncclDevCommRequirements_t = ncclDevCommRequirements;
 pub struct ncclResourceWindow_vidmem {
     /// The address of the buffer of rank 0 in the LSA team. Since NCCL 2.30.4.
     pub lsaFlatBase: *mut ::core::ffi::c_char,
-    /// The distance to the buffer of the next rank, in units of 4 GiB. Since NCCL 2.30.4.
+    /// The distance between the buffers of two neighboring ranks, in units of 4 GiB. Since NCCL 2.30.4.
     pub stride4G: u32,
-    /// Offset into multicast memory, in units of 4 KiB. Since NCCL 2.30.4.
+    /// The offset of the buffer in multicast memory, in units of 4 KiB. Since NCCL 2.30.4.
     pub mcOffset4K: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -768,7 +768,7 @@ pub struct ncclDevComm {
     pub magic: ::core::ffi::c_uint,
     /// The version of this layout. Since NCCL 2.30.3.
     pub version: ::core::ffi::c_uint,
-    /// The rank. Since NCCL 2.28.3.
+    /// The number of this rank. Since NCCL 2.28.3.
     pub rank: ::core::ffi::c_int,
     /// The number of ranks. Since NCCL 2.28.3.
     pub nRanks: ::core::ffi::c_int,
@@ -786,19 +786,19 @@ pub struct ncclDevComm {
     pub resourceWindow: ncclWindow_t,
     /// The part of that window that kernels use. Since NCCL 2.28.3.
     pub resourceWindow_inlined: ncclResourceWindow_vidmem_t,
-    /// Barriers of all ranks: the part that uses the network. Since NCCL 2.31.2.
+    /// Barriers among all ranks: the part that uses the network. Since NCCL 2.31.2.
     pub hybridDenseGinBarrier: ncclGinBarrierHandle_t,
     /// Multicast memory of the LSA team. Since NCCL 2.28.3.
     pub lsaMultimem: ncclMultimemHandle_t,
     /// Barriers of the LSA team. Since NCCL 2.28.3.
     pub lsaBarrier: ncclLsaBarrierHandle_t,
-    /// Barriers of the rail. Since NCCL 2.28.7.
+    /// Barriers of the rail team. Since NCCL 2.28.7.
     pub railGinBarrier: ncclGinBarrierHandle_t,
     /// The number of connections in use. Since NCCL 2.29.7.
     pub ginConnectionCount: u8,
     /// The index of the GIN backend. Since NCCL 2.31.2.
     pub backendIndex: u8,
-    /// The kind of each connection. Since NCCL 2.29.2.
+    /// The type of each connection's network device. Since NCCL 2.29.2.
     pub ginNetDeviceTypes: [u8; 4usize],
     /// The state of each connection. Since NCCL 2.28.7.
     pub ginHandles: [*mut ::core::ffi::c_void; 4usize],
@@ -810,19 +810,19 @@ pub struct ncclDevComm {
     pub ginSignalShadows: *mut u64,
     /// The number of contexts. Since NCCL 2.28.7.
     pub ginContextCount: u32,
-    /// The distance between connected ranks. Since NCCL 2.31.2.
+    /// The distance between connected ranks' numbers in the communicator. Since NCCL 2.31.2.
     pub ginConnectionStride: ::core::ffi::c_int,
-    /// The distance between contexts. Since NCCL 2.31.2.
+    /// The distance between the numbers of a context's ranks in the communicator. Since NCCL 2.31.2.
     pub ginContextStride: ::core::ffi::c_int,
-    /// True if signals of older kernels are strong. Since NCCL 2.30.7.
+    /// True if signals of the deprecated types are strong; see `ginStrongSignalsRequired`. Since NCCL 2.30.7.
     pub ginStrongLegacySignals: bool,
     /// A flag that is not zero once the communicator is aborted. Since NCCL 2.29.7.
     pub abortFlag: *mut u32,
-    /// Barriers of all ranks: the part in the LSA team. Since NCCL 2.30.3.
+    /// Barriers among all ranks: the part in the LSA team. Since NCCL 2.30.3.
     pub hybridLsaBarrier: ncclLsaBarrierHandle_t,
-    /// Barriers of all ranks: the part in the rail. Since NCCL 2.30.3.
+    /// Barriers among all ranks: the part in the rail team. Since NCCL 2.30.3.
     pub hybridRailGinBarrier: ncclGinBarrierHandle_t,
-    /// Barriers of all ranks that use only the network. Since NCCL 2.30.3.
+    /// Barriers among all ranks that use only the network. Since NCCL 2.30.3.
     pub worldGinBarrier: ncclGinBarrierHandle_t,
     /// The reciprocal of `ginConnectionStride`. Since NCCL 2.31.2.
     pub ginConnectionStride_rcp32: u32,
@@ -836,7 +836,7 @@ pub struct ncclDevComm {
     pub cftMultimemSize: ::core::ffi::c_int,
     /// The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2.
     pub cftMultimemSize_rcp32: u32,
-    /// The first endpoint for a single peer. Since NCCL 2.31.2.
+    /// The first of the endpoints that each reach one peer. Since NCCL 2.31.2.
     pub ucLeId: ncclCftLeId,
     /// The endpoint for multicast. Since NCCL 2.31.2.
     pub mcLeId: ncclCftLeId,

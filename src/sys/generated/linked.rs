@@ -1,7 +1,7 @@
 unsafe extern "C" {
     /** Allocates `size` bytes on the current device, in the kind of memory that registration and windows require.
 
- NCCL rounds up to the granularity of the device. It writes `*ptr` only on success. Returns
+ NCCL rounds `size` up to the granularity of the device. It writes `*ptr` only on success. Returns
  `ncclUnhandledCudaError` without a driver.
  Since NCCL 2.19.3.*/
     pub fn ncclMemAlloc(ptr: *mut *mut ::core::ffi::c_void, size: usize) -> ncclResult_t;
@@ -18,17 +18,17 @@ unsafe extern "C" {
     pub fn ncclGetVersion(version: *mut ::core::ffi::c_int) -> ncclResult_t;
     /** Creates the id with which the ranks of a new communicator find each other.
 
- Call it in one process and send the 128 bytes to the others. That process must live until all ranks have joined: each
- call starts a thread and opens a port for them, and both remain if the ranks never join. Needs no GPU. With
- `NCCL_COMM_ID=ip:port` set, it does neither. If the first call fails (for example, without a usable network
+ Call it in one process and send the 128 bytes to the others. Needs no GPU. Unless `NCCL_COMM_ID=ip:port` is set, each
+ call starts a thread and opens a port for the ranks, so the process must live until all ranks have joined. If they
+ never join, the thread and the port remain. If the first call fails (for example, without a usable network
  interface), later calls never return in versions up to 2.21.5, and fail with the same error in newer ones. Zero
  `*uniqueId` first: 2.16.5 to 2.22.3 write only a part of it.
  Since NCCL 2.13.4.*/
     pub fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
     /** Joins a new communicator as `ncclCommInitRank` does, with options; `config` may be `NULL`.
 
- Set `*comm` to `NULL` before: 2.17.1 to 2.22.3 dereference it if the call fails. Before 2.17, `blocking` must
- be 0 or 1. With `blocking` 0, the call may return `ncclInProgress`, and writes the handle immediately. If no
+ Set `*comm` to `NULL` before: 2.17.1 to 2.22.3 dereference it if the call fails. In versions before 2.17, `blocking`
+ must be 0 or 1. With `blocking` 0, the call may return `ncclInProgress`, and writes the handle immediately. If no
  device is found, the thread may be left inside a group (observed in 2.23.4 to 2.32.3).
  Since NCCL 2.14.3.*/
     pub fn ncclCommInitRankConfig(
@@ -38,12 +38,11 @@ unsafe extern "C" {
         rank: ::core::ffi::c_int,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t;
-    /** Joins a new communicator of `nranks` ranks as number `rank` (from 0), on the current CUDA device.
+    /** Joins a new communicator of `nranks` ranks as rank `rank` (from 0), on the current CUDA device.
 
- All ranks call it with the same `commId`, and each waits for all others: call it from one thread or process
- per rank, or between `ncclGroupStart` and `ncclGroupEnd`. Two ranks on one GPU are `ncclInvalidUsage`, unless
- `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and newer); so are ranks with different versions. Returns
- `ncclUnhandledCudaError` without a driver.
+ All ranks call it with the same `commId`, and each waits for all others: call it from one thread or process per rank,
+ or between `ncclGroupStart` and `ncclGroupEnd`. Returns `ncclInvalidUsage` if ranks have different versions, or share
+ a GPU without `NCCL_MULTI_RANK_GPU_ENABLE=1` (2.30.3 and newer), and `ncclUnhandledCudaError` without a driver.
  Since NCCL 2.13.4.*/
     pub fn ncclCommInitRank(
         comm: *mut ncclComm_t,
@@ -53,9 +52,9 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Creates all ranks of a communicator in this process, one per device.
 
- `comm` has space for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if
- `devlist` is `NULL`. A device may appear only once (but see `ncclCommInitRank`). If one thread drives all
- ranks, put their operations into groups.
+ `comm` has space for `ndev` handles; entry i becomes rank i, on CUDA device `devlist[i]`, or on device i if `devlist`
+ is `NULL`. A device may appear only once, unless ranks may share GPUs (see `ncclCommInitRank`). If one thread drives
+ all ranks, put their operations into groups.
  Since NCCL 2.13.4.*/
     pub fn ncclCommInitAll(
         comm: *mut ncclComm_t,
@@ -70,8 +69,8 @@ unsafe extern "C" {
     pub fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
     /** Frees this rank's communicator; the handle is invalid afterwards.
 
- Finalizes the communicator first, unless `ncclCommFinalize` was called. So all ranks of a node should call it
- at about the same time; otherwise it hangs. Deregister buffers and windows before. Succeeds for `NULL`.
+ Finalizes the communicator first, unless `ncclCommFinalize` was called. So all ranks of a node should call it at
+ about the same time; otherwise it may hang. Deregister buffers and windows before. Succeeds for `NULL`.
  Since NCCL 2.13.4.*/
     pub fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
     /** Aborts the work of this communicator and frees it, without the other ranks.
@@ -94,9 +93,8 @@ unsafe extern "C" {
     /** Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
 
  All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
- null `config` means the options of `comm`. NCCL keeps the address `newcomm` and writes the handle when the work ends
- (in a group or nonblocking: after the call), so the address must stay valid until then. A null `comm` crashes 2.23.4
- and 2.24.3.
+ null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete: in a group, or if
+ nonblocking, after the call. Until then, `newcomm` must stay valid. A null `comm` crashes 2.23.4 and 2.24.3.
  Since NCCL 2.18.1.*/
     pub fn ncclCommSplit(
         comm: ncclComm_t,
@@ -105,12 +103,11 @@ unsafe extern "C" {
         newcomm: *mut ncclComm_t,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t;
-    /** Creates a communicator of the ranks that are not in the list, which keep their order.
+    /** Creates a communicator of the ranks that are not in `excludeRanksList`, in the same order.
 
- Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts
- in place. `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may hang. A null
- `config` means the options of `comm`. `newcomm` is written when the work ends, as in `ncclCommSplit`. A null
- `comm` crashes.
+ Only the remaining ranks call it, all with the same `excludeRanksCount` ranks in the list, which NCCL sorts in place.
+ `shrinkFlags`: `NCCL_SHRINK_DEFAULT`, or `NCCL_SHRINK_ABORT` if operations may hang. A null `config` means the
+ options of `comm`. NCCL writes `*newcomm` when the shrink is complete, as in `ncclCommSplit`. A null `comm` crashes.
  Since NCCL 2.27.3.*/
     pub fn ncclCommShrink(
         comm: ncclComm_t,
@@ -123,7 +120,7 @@ unsafe extern "C" {
     /** Creates the id with which new ranks join `comm` through `ncclCommGrow`.
 
  One rank of `comm` calls it and sends the id to the new ranks. An id is for one `ncclCommGrow`; until that is
- complete, no second one can be created. Fails if `NCCL_COMM_ID` is set.
+ complete, no second id can be created. Fails if `NCCL_COMM_ID` is set.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGetUniqueId(
         comm: ncclComm_t,
@@ -131,9 +128,9 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Creates a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
 
- A rank of `comm` passes `uniqueId` `NULL` and `rank` -1, and keeps its number. The rank that created the id
- passes the id as well. A new rank passes `comm` `NULL`, the id, and its number in `rank`, at least the old
- size. `config` may be `NULL`. The id can be used only once.
+ A rank of `comm` passes `rank` -1, and keeps its number; its `uniqueId` is `NULL`, except on the rank that created
+ the id. A new rank passes `comm` `NULL`, the id, and its number in `rank`, which is at least the old size. `config`
+ may be `NULL`. The id can be used only once.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGrow(
         comm: ncclComm_t,
@@ -157,17 +154,17 @@ unsafe extern "C" {
         commIds: *mut ncclUniqueId,
         config: *mut ncclConfig_t,
     ) -> ncclResult_t;
-    /** Names a result code in English.
+    /** Describes a result code in English.
 
- Returns a constant string, never `NULL`; "unknown result code" for an unknown code. The texts depend on the
- version: compare codes, not texts.
+ Returns a constant string, never `NULL`: for an unknown code, "unknown result code". The texts depend on the version:
+ compare codes, not texts.
  Since NCCL 2.13.4.*/
     pub fn ncclGetErrorString(result: ncclResult_t) -> *const ::core::ffi::c_char;
-    /** Returns the text of the latest failure in this process, of any thread.
+    /** Returns the text of the latest failure of any thread in this process.
 
- Points to one buffer for all threads and communicators (`comm` is ignored and may be `NULL`), empty at first,
- overwritten by each failure, never cleared. Copy it immediately; another thread may have overwritten it
- already.
+ All threads and communicators share the buffer with the text; `comm` is ignored and may be `NULL`. The buffer is
+ empty at first, overwritten by each failure, and never cleared. Copy the text immediately; another thread may have
+ overwritten it already.
  Since NCCL 2.13.4.*/
     pub fn ncclGetLastError(comm: ncclComm_t) -> *const ::core::ffi::c_char;
     /** Stores the state of the communicator in `*asyncError`: healthy, in progress, or failed.
@@ -182,7 +179,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the number of ranks of the communicator.
 
- `ncclInvalidArgument` while a nonblocking call is in progress.
+ Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommCount(
         comm: ncclComm_t,
@@ -190,7 +187,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the ordinal of the CUDA device that this rank runs on.
 
- `ncclInvalidArgument` while a nonblocking call is in progress.
+ Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommCuDevice(
         comm: ncclComm_t,
@@ -198,7 +195,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the number of this rank, from 0.
 
- `ncclInvalidArgument` while a nonblocking call is in progress.
+ Returns `ncclInvalidArgument` while a nonblocking call is in progress.
  Since NCCL 2.13.4.*/
     pub fn ncclCommUserRank(
         comm: ncclComm_t,
@@ -206,7 +203,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Registers a buffer of `size` bytes that operations will use, so that NCCL can skip its staging copies.
 
- Local to this rank. `*handle` may be `NULL` after a success, if registration has no benefit. Memory from
+ Other ranks need not call it. `*handle` may be `NULL` after a success, if registration has no benefit. Memory from
  `ncclMemAlloc` is best. Deregister before freeing the memory or destroying the communicator.
  Since NCCL 2.19.3.*/
     pub fn ncclCommRegister(
@@ -235,7 +232,7 @@ unsafe extern "C" {
     pub fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t;
     /** Stores a statistic of the communicator's GPU memory.
 
- In bytes, except for `ncclStatGpuMemSuspended`, which is 0 or 1.
+ The value is in bytes, except for `ncclStatGpuMemSuspended`, which is 0 or 1.
  Since NCCL 2.29.7.*/
     pub fn ncclCommMemStats(
         comm: ncclComm_t,
@@ -245,9 +242,9 @@ unsafe extern "C" {
     /** Registers `size` bytes at `buff` with all ranks, for symmetric collectives and one-sided operations.
 
  All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
- `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the work
- ends (in a group or nonblocking: after the call), so `win` must stay valid until then. Success with a null `*win`
- means that this system has no symmetric memory. Deregister before freeing the memory.
+ `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the
+ registration is complete: in a group, or if nonblocking, after the call. Until then, `win` must stay valid. Success
+ with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
  Since NCCL 2.27.3.*/
     pub fn ncclCommWindowRegister(
         comm: ncclComm_t,
@@ -282,8 +279,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Frees a custom operator of this communicator.
 
- Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must
- stay valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes up to
+ Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must stay
+ valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes versions up to
  2.16.5.
  Since NCCL 2.13.4.*/
     pub fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
@@ -548,9 +545,10 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Writes `count` elements into the window of rank `peer`, then raises a signal there.
 
- `localbuff`: `count` elements, inside a window of this rank. `peerWinOffset` is the offset in bytes, not
- elements, in `peerWin`, this communicator's window. `sigIdx` is below `numRmaSig` and `ctx` below `numRmaCtx`
- of the configuration; both are 1 by default. `flags` must be 0. The peer waits with `ncclWaitSignal`.
+ `localbuff`: `count` elements, inside a window of this rank. `peerWin` is this rank's handle to the window, and
+ `peerWinOffset` an offset in the window in bytes, not elements. `sigIdx` must be below `numRmaSig`, and `ctx` below
+ `numRmaCtx`; these fields of `ncclConfig_t` are 1 by default. `flags` must be 0. The peer waits with
+ `ncclWaitSignal`.
  Since NCCL 2.29.2.*/
     pub fn ncclPutSignal(
         localbuff: *const ::core::ffi::c_void,
@@ -567,7 +565,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Raises a signal at rank `peer` without data; for the arguments, see `ncclPutSignal`.
 
- `ncclInvalidUsage` before the first window is registered, unless `rmaEagerInit` is set in the configuration.
+ Returns `ncclInvalidUsage` before the first window is registered, unless `rmaEagerInit` of `ncclConfig_t` is 1.
  Since NCCL 2.29.2.*/
     pub fn ncclSignal(
         peer: ::core::ffi::c_int,
@@ -590,12 +588,12 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Opens a group on this thread: calls are collected until the matching `ncclGroupEnd`.
 
- Required if one thread drives several ranks, or if sends and receives must progress together; also launches several
- operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking with
- nonblocking communicators, or captured with other streams.
+ Required if one thread drives several ranks, or if sends and receives must progress together. A group also launches
+ its operations as one. Groups nest. One group must not mix operations with the creation of communicators, blocking
+ with nonblocking communicators, or captured with other streams.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupStart() -> ncclResult_t;
-    /** Closes a group; the outermost call enqueues the collected operations, or waits until the communicators exist.
+    /** Closes a group; the outermost call enqueues the collected operations, or waits until the new communicators exist.
 
  The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
  group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
@@ -678,7 +676,7 @@ unsafe extern "C" {
         maxLen: ::core::ffi::c_int,
         len: *mut ::core::ffi::c_int,
     ) -> ncclResult_t;
-    /** Stores the value of the parameter called `key`, of any type, as text, and the length in `*valueLen`.
+    /** Stores the value of the parameter called `key`, of any type, as text, and the text's length in `*valueLen`.
 
  NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. An unknown key is
  `ncclInvalidArgument`.

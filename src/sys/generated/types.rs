@@ -38,10 +38,10 @@ pub type cudaEvent_t = *mut CUevent_st;
 pub struct ncclComm {
     _unused: [u8; 0],
 }
-/** A communicator of one rank; its contents are private to NCCL.
+/** A rank's handle to a communicator; the struct behind it is private to NCCL.
 
- Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free it; any later use is a
- use after free.
+ Not thread-safe: one thread at a time may use it. `ncclCommDestroy` and `ncclCommAbort` free the communicator; any
+ later use is a use after free.
  Since NCCL 2.13.4.*/
 pub type ncclComm_t = *mut ncclComm;
 #[repr(C)]
@@ -49,12 +49,12 @@ pub type ncclComm_t = *mut ncclComm;
 pub struct ncclWindow_vidmem {
     _unused: [u8; 0],
 }
-/** A handle of one rank to a buffer registered by `ncclCommWindowRegister`.
+/** A rank's handle to a window: a buffer that `ncclCommWindowRegister` has registered.
 
  `NULL` is valid: registration succeeded, but this system does not support windows.
  Since NCCL 2.27.3.*/
 pub type ncclWindow_t = *mut ncclWindow_vidmem;
-/** The id with which ranks find each other; created once, sent to every rank, passed by value to the init calls.
+/** The id with which ranks find each other: created once, sent to every rank, passed by value to the init calls.
 
  128 opaque bytes, which can be copied and sent. All ranks must use the same NCCL version.
  Since NCCL 2.13.4.*/
@@ -84,7 +84,7 @@ impl Default for ncclUniqueId {
 impl ncclResult_t {
     /// Done, or enqueued. Since NCCL 2.13.4.
     pub const ncclSuccess: ncclResult_t = ncclResult_t(0);
-    /// A CUDA call failed; also returned without a driver or a GPU. Since NCCL 2.13.4.
+    /// A CUDA call failed, or there is no driver or no GPU. Since NCCL 2.13.4.
     pub const ncclUnhandledCudaError: ncclResult_t = ncclResult_t(1);
     /// A system call failed: a socket, a file, shared memory. Since NCCL 2.13.4.
     pub const ncclSystemError: ncclResult_t = ncclResult_t(2);
@@ -92,7 +92,7 @@ impl ncclResult_t {
     pub const ncclInternalError: ncclResult_t = ncclResult_t(3);
     /// An argument is invalid: null, out of range, wrong magic. Since NCCL 2.13.4.
     pub const ncclInvalidArgument: ncclResult_t = ncclResult_t(4);
-    /// The call is invalid in this state: unmatched group end, mixed versions. Since NCCL 2.13.4.
+    /// The call is invalid in this state: unmatched group end, ranks with different versions. Since NCCL 2.13.4.
     pub const ncclInvalidUsage: ncclResult_t = ncclResult_t(5);
     /// Another process has exited, or its network has failed. Abort the communicator. Since NCCL 2.13.4.
     pub const ncclRemoteError: ncclResult_t = ncclResult_t(6);
@@ -100,7 +100,7 @@ impl ncclResult_t {
     pub const ncclInProgress: ncclResult_t = ncclResult_t(7);
     /// A wait exceeded its time limit. Since NCCL 2.30.3.
     pub const ncclTimeout: ncclResult_t = ncclResult_t(8);
-    /// The number of codes in this version; it changes with each new one. Since NCCL 2.13.4.
+    /// The number of codes in this version; it grows with each new code. Since NCCL 2.13.4.
     pub const ncclNumResults: ncclResult_t = ncclResult_t(9);
 }
 #[repr(transparent)]
@@ -114,7 +114,7 @@ pub struct ncclResult_t(pub ::core::ffi::c_uint);
 impl ncclHostCftMode_t {
     /// The library's choice; `ncclHostCftDisable` in 2.32.3. Since NCCL 2.31.2.
     pub const ncclHostCftDefault: ncclHostCftMode_t = ncclHostCftMode_t(-2147483648);
-    /// Create the endpoints with the first window; a failure is an error. Since NCCL 2.31.2.
+    /// Create the endpoints when the first window is registered; a failure is an error. Since NCCL 2.31.2.
     pub const ncclHostCftEnable: ncclHostCftMode_t = ncclHostCftMode_t(1);
     /// Do not create endpoints. Since NCCL 2.31.2.
     pub const ncclHostCftDisable: ncclHostCftMode_t = ncclHostCftMode_t(2);
@@ -122,7 +122,8 @@ impl ncclHostCftMode_t {
     pub const ncclHostCftFallback: ncclHostCftMode_t = ncclHostCftMode_t(3);
 }
 #[repr(transparent)]
-/** Values of `hostCftMode` in `ncclConfig_t`: endpoints of the compute fabric transport (CFT) for queries by the host.
+/** Values of `hostCftMode` in `ncclConfig_t`: whether NCCL creates endpoints of the compute fabric transport (CFT),
+ which the host can query.
 
  Since NCCL 2.31.2.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -134,11 +135,11 @@ impl ncclNvlsHostMode_t {
     );
     /// Disable nothing. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeEnable: ncclNvlsHostMode_t = ncclNvlsHostMode_t(0);
-    /// Disable the NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    /// Disable the NVLS algorithms, with their optimization for registered buffers. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisableTransport: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         1,
     );
-    /// Disable multicast addresses in NCCL's symmetric kernels and copies. Since NCCL 2.32.3.
+    /// Disable multicast addresses in symmetric kernels and in copies by copy engines. Since NCCL 2.32.3.
     pub const ncclNvlsHostModeDisableSymmetricMultimem: ncclNvlsHostMode_t = ncclNvlsHostMode_t(
         2,
     );
@@ -150,7 +151,7 @@ impl ncclNvlsHostMode_t {
 #[repr(transparent)]
 /** Values of `nvlsHostMode` in `ncclConfig_t`: the uses of NVLink SHARP (NVLS) that a communicator disables.
 
- The two `Disable...` bits for single uses can be combined with a bitwise or.
+ `ncclNvlsHostModeDisableTransport` and `ncclNvlsHostModeDisableSymmetricMultimem` are bits that can be combined.
  Since NCCL 2.32.3.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
@@ -158,9 +159,9 @@ pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
 
  Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
- lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
- (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
- variables take precedence over the fields.
+ lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
+ put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -171,9 +172,10 @@ pub struct ncclConfig_v23100 {
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3.
     pub version: ::core::ffi::c_uint,
-    /// 1: calls wait (default). 0: calls return `ncclInProgress`. NCCL before 2.17 has no default. Since NCCL 2.14.3.
+    /** 1: calls wait (default). 0: calls may return `ncclInProgress`. NCCL before 2.17 has no default.
+ Since NCCL 2.14.3.*/
     pub blocking: ::core::ffi::c_int,
-    /// Thread blocks per cluster of the kernels, 0 to 8; default 4 from Hopper on. Since NCCL 2.17.1.
+    /// The number of thread blocks per cluster, 0 to 8; default 4 on Hopper and newer GPUs. Since NCCL 2.17.1.
     pub cgaClusterSize: ::core::ffi::c_int,
     /// The minimum number of thread blocks of a kernel; default 1. Since NCCL 2.17.1.
     pub minCTAs: ::core::ffi::c_int,
@@ -183,25 +185,25 @@ pub struct ncclConfig_v23100 {
     pub netName: *const ::core::ffi::c_char,
     /// 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1.
     pub splitShare: ::core::ffi::c_int,
-    /// Service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2.
+    /// The service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2.
     pub trafficClass: ::core::ffi::c_int,
-    /// Name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3.
+    /// The name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3.
     pub commName: *const ::core::ffi::c_char,
     /// 1: reduce inside InfiniBand switches (SHARP); default 0. Since NCCL 2.27.3.
     pub collnetEnable: ::core::ffi::c_int,
-    /// Bits of `NCCL_CTA_POLICY_*`: the trade-off between speed and use of the GPU. Since NCCL 2.27.3.
+    /// Bits of `NCCL_CTA_POLICY_*`: the trade-off between speed and GPU resources. Since NCCL 2.27.3.
     pub CTAPolicy: ::core::ffi::c_int,
     /// 1: children created by `ncclCommShrink` share this communicator's resources; default 0. Since NCCL 2.27.3.
     pub shrinkShare: ::core::ffi::c_int,
-    /// Thread blocks of kernels that use NVLink SHARP; default chosen by topology. Since NCCL 2.27.3.
+    /// The number of thread blocks that use NVLink SHARP; the default depends on the topology. Since NCCL 2.27.3.
     pub nvlsCTAs: ::core::ffi::c_int,
-    /// Network channels between two ranks, rounded up to a power of two. Since NCCL 2.28.3.
+    /// The number of network channels between two ranks, rounded up to a power of two. Since NCCL 2.28.3.
     pub nChannelsPerNetPeer: ::core::ffi::c_int,
     /// 1: optimize the schedule for NVLink; default 0. Since NCCL 2.28.3.
     pub nvlinkCentricSched: ::core::ffi::c_int,
-    /// CUDA graphs: 0 none, 1 a single one, 2 several or mixed with plain launches (default). Since NCCL 2.29.2.
+    /// Use of CUDA graphs: 0 none, 1 one, 2 (default) several, or mixed with plain launches. Since NCCL 2.29.2.
     pub graphUsageMode: ::core::ffi::c_int,
-    /// The number of contexts of one-sided operations, the bound of `ctx`; default 1. Since NCCL 2.29.2.
+    /// The number of contexts of one-sided operations; `ctx` must be lower. Default 1. Since NCCL 2.29.2.
     pub numRmaCtx: ::core::ffi::c_int,
     /// The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
     pub maxP2pPeers: ::core::ffi::c_int,
@@ -209,9 +211,9 @@ pub struct ncclConfig_v23100 {
     pub graphStreamOrdering: ::core::ffi::c_int,
     /// 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2.
     pub launchOrderImplicit: ::core::ffi::c_int,
-    /// The number of signals of each context, the bound of `sigIdx`; default 1. Since NCCL 2.31.2.
+    /// The number of signals of each context; `sigIdx` must be lower. Default 1. Since NCCL 2.31.2.
     pub numRmaSig: ::core::ffi::c_int,
-    /// 1: prepare signals at init, not with the first window; required for signals without windows. Since NCCL 2.31.2.
+    /// 1: prepare signals at init, not with the first window. Required for signals without windows. Since NCCL 2.31.2.
     pub rmaEagerInit: ::core::ffi::c_int,
     /// A value of `ncclHostCftMode_t`. Since NCCL 2.31.2.
     pub hostCftMode: ::core::ffi::c_int,
@@ -318,9 +320,9 @@ impl Default for ncclConfig_v23100 {
 
  Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
- lacks. A field newer than `version` has its default. Zero the padding too, because later versions put fields there
- (`trafficClass`, `graphStreamOrdering`). An invalid value is `ncclInvalidArgument`. The `NCCL_*` environment
- variables take precedence over the fields.
+ lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
+ put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 pub type ncclConfig_t = ncclConfig_v23100;
 /** An option for another vendor's build of NCCL; NVIDIA's build ignores such options.
@@ -337,7 +339,7 @@ pub struct ncclConfigExt {
     /// The value; the key determines the member. Since NCCL 2.31.2.
     pub val: ncclConfigExt__bindgen_ty_2,
 }
-/// The two halves of a key. Since NCCL 2.31.2.
+/// A key: a vendor, and an option of this vendor. Since NCCL 2.31.2.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclConfigExt__bindgen_ty_1 {
@@ -361,7 +363,7 @@ const _: () = {
         "Offset of field: ncclConfigExt__bindgen_ty_1::optionId",
     ][::core::mem::offset_of!(ncclConfigExt__bindgen_ty_1, optionId) - 4usize];
 };
-/// The types that a value can have. Since NCCL 2.31.2.
+/// A value: a number, a string or a pointer. Since NCCL 2.31.2.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ncclConfigExt__bindgen_ty_2 {
@@ -431,8 +433,8 @@ pub type ncclConfigExt_t = ncclConfigExt;
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
- otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
+ copies `size` bytes, and its own struct is shorter than this one.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -451,21 +453,21 @@ pub struct ncclCollConfig_v23200 {
     pub maxCTAs: ::core::ffi::c_int,
     /// The maximum number of thread blocks if NVLink SHARP does the work. Since NCCL 2.31.2.
     pub nvlsCTAs: ::core::ffi::c_int,
-    /// Thread blocks per cluster, Hopper and later; one value for a whole group. Since NCCL 2.31.2.
+    /// The number of thread blocks per cluster, on Hopper and newer GPUs; equal in a whole group. Since NCCL 2.31.2.
     pub cgaClusterSize: ::core::ffi::c_int,
     /// Names of the algorithms to choose from, separated by commas; `NULL` or empty: all. Since NCCL 2.31.2.
     pub algSelection: *const ::core::ffi::c_char,
-    /// 1 (default): fail if no algorithm of `algSelection` applies. 0: use any algorithm then. Since NCCL 2.31.2.
+    /// 1 (default): fail if no algorithm of `algSelection` applies. 0: use any other algorithm. Since NCCL 2.31.2.
     pub forceAlgSelection: ::core::ffi::c_int,
-    /// Bits of `NCCL_CTA_POLICY_*`; if not set, the communicator's. Since NCCL 2.31.2.
+    /// Bits of `NCCL_CTA_POLICY_*`; if not set, the communicator's bits. Since NCCL 2.31.2.
     pub CTAPolicy: ::core::ffi::c_int,
     /// A number for profiler plugins, 0 for none; the top bit is reserved for NCCL. Since NCCL 2.31.2.
     pub userProfilerTag: u64,
-    /** Event of this rank that NCCL records once the kernel has been launched, or `NULL`.
+    /** An event of this rank, which NCCL records once the kernel has been launched, or `NULL`.
 
  Either all ranks pass an event, or none does. Create it with `cudaEventDisableTiming`, and without
- `cudaEventInterprocess`; at most one per communicator and group. It must exist as long as any work, including
- captured graphs, waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
+ `cudaEventInterprocess`. A group has at most one event per communicator. Keep the event as long as any work or
+ captured graph waits for it. NCCL built with CUDA older than 12.3 records it before the launch.
  Since NCCL 2.32.3.*/
     pub launchCompletionEvent: cudaEvent_t,
 }
@@ -530,8 +532,8 @@ impl Default for ncclCollConfig_v23200 {
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too:
- otherwise NCCL 2.31.2 copies `size` bytes into its own struct, which is shorter.
+ A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
+ copies `size` bytes, and its own struct is shorter than this one.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
 /** The result of `ncclGroupSimulateEnd`.
@@ -579,11 +581,11 @@ pub type ncclSimInfo_t = ncclSimInfo_v22200;
 impl ncclCommMemStat_t {
     /// Bytes of GPU memory that suspending would free. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspend: ncclCommMemStat_t = ncclCommMemStat_t(0);
-    /// 1 while `ncclCommSuspend` has freed that memory, otherwise 0. Since NCCL 2.29.7.
+    /// 1 while `ncclCommSuspend` has freed the communicator's memory, otherwise 0. Since NCCL 2.29.7.
     pub const ncclStatGpuMemSuspended: ncclCommMemStat_t = ncclCommMemStat_t(1);
     /// Bytes of GPU memory that remain allocated while the communicator is suspended. Since NCCL 2.29.7.
     pub const ncclStatGpuMemPersist: ncclCommMemStat_t = ncclCommMemStat_t(2);
-    /// Bytes of all GPU memory of the communicator that NCCL tracks. Since NCCL 2.29.7.
+    /// Bytes of all GPU memory that NCCL tracks for the communicator. Since NCCL 2.29.7.
     pub const ncclStatGpuMemTotal: ncclCommMemStat_t = ncclCommMemStat_t(3);
 }
 #[repr(transparent)]
@@ -657,15 +659,15 @@ impl ncclDataType_t {
     pub const ncclDouble: ncclDataType_t = ncclDataType_t(8);
     /// bfloat16 (8 exponent bits), 2 bytes. Since NCCL 2.13.4.
     pub const ncclBfloat16: ncclDataType_t = ncclDataType_t(9);
-    /// 4 exponent and 3 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
+    /// A float with 4 exponent and 3 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
     pub const ncclFloat8e4m3: ncclDataType_t = ncclDataType_t(10);
-    /// 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
+    /// A float with 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
     pub const ncclFloat8e5m2: ncclDataType_t = ncclDataType_t(11);
-    /// The number of types in this version; it changes with each new one. Since NCCL 2.13.4.
+    /// The number of types in this version; it grows with each new type. Since NCCL 2.13.4.
     pub const ncclNumTypes: ncclDataType_t = ncclDataType_t(12);
 }
 #[repr(transparent)]
-/** Type of the elements in a buffer; their size is the unit of every `count`.
+/** The type of the elements in a buffer; every `count` is a number of such elements.
 
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -791,7 +793,7 @@ pub type ncclEncryptionConfig_t = ncclEncryptionConfig_v23200;
 pub struct ncclParamHandle {
     _unused: [u8; 0],
 }
-/** A parameter of the library, found by `ncclParamBind`; NCCL owns it, so do not free it.
+/** A handle to a parameter of the library, from `ncclParamBind`; NCCL owns it, so do not free it.
 
  Since NCCL 2.30.4.*/
 pub type ncclParamHandle_t = *mut ncclParamHandle;
