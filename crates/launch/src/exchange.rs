@@ -29,7 +29,6 @@ const UNEXPECTED: &str = "a reply out of order";
 pub(super) struct Exchange<'a> {
     pub(super) environment: &'a Environment,
     pub(super) rendezvous: &'a Rendezvous,
-    /// The name of the communicator.
     pub(super) name: Name,
     pub(super) deadline: Deadline,
 }

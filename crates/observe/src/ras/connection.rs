@@ -24,7 +24,7 @@ pub(super) struct Request<'a> {
 pub(super) struct Connection {
     stream: TcpStream,
     address: Box<str>,
-    /// The bytes that were received and not used.
+    /// The bytes that were received but not consumed yet.
     buffer: Vec<u8>,
 }
 
@@ -33,7 +33,6 @@ impl Connection {
         Self { stream, address: address.into(), buffer: Vec::new() }
     }
 
-    /// Returns the bytes that were received and not used.
     pub(super) fn buffer(&self) -> &[u8] {
         &self.buffer
     }
