@@ -15,7 +15,7 @@ use super::tcp_store::TcpStore;
 use super::wire::{Hello, Message, Peer};
 use libnccl::UniqueId;
 
-/// The time limit for rank 0 to accept a hello. It accepts up to 128 connections at a time.
+/// The time limit for rank 0 to accept a hello. Rank 0 accepts up to 128 connections at a time.
 const ACCEPTED: Duration = Duration::from_secs(5);
 
 /// The first and the longest time limit for connecting. The first is short: a kernel whose backlog is full drops connection
@@ -105,7 +105,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Tries to exchange with rank 0 at this address. After an outer error, another attempt may succeed.
+    /// Attempts the exchange with rank 0 at this address. After an outer error, another attempt may succeed.
     fn attempt(
         &self,
         address: SocketAddr,

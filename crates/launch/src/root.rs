@@ -335,8 +335,8 @@ impl<'a> Root<'a> {
         });
     }
 
-    /// Sends the list of missing ranks to the ranks whose deadlines have passed, and closes their connections. The others wait
-    /// on: any process that reaches the port can claim a short deadline.
+    /// Sends the list of missing ranks to the ranks whose deadlines have passed, and closes their connections. The others
+    /// continue to wait: any process that reaches the port can claim a short deadline.
     fn dismiss_impatient(&mut self) {
         let now = Instant::now();
         let is_impatient = |joined: &Joined| joined.stage == Stage::Waits && joined.until <= now;

@@ -138,7 +138,7 @@ impl Peer {
         Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
-    /// Sends a message in one write: it fits into the socket's buffer.
+    /// Sends a message in one write. All messages fit into the socket's buffer.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.to_string();
         let bytes = [NAME, &[self.version], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Files that environment variables request, not the program.
+//! Files that are written because of environment variables.
 
 use std::io::{self, Write};
 use std::path::Path;

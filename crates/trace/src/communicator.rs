@@ -25,7 +25,7 @@ pub(crate) struct Communicator {
     last: AtomicU64,
     /// The number of the first operation whose call, or group, is not complete; 0 if there is none.
     open: AtomicU64,
-    /// Set if the call of this operation has returned `ncclInProgress`.
+    /// Set if the call of operation `open` has returned `ncclInProgress`.
     is_in_progress: AtomicBool,
     /// Set if an operation has failed.
     has_error: AtomicBool,

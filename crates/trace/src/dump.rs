@@ -105,8 +105,8 @@ fn recordings(directory: &Path) -> Vec<Identity> {
     paths.filter_map(|path| identity(&path).ok()).collect()
 }
 
-/// Locks the directory until the result is dropped, so that no other process chooses its file meanwhile. Waits for the lock for
-/// about 1 s at most.
+/// Locks the directory until the result is dropped, so that no other process chooses its file meanwhile. Waits for about 1 s at
+/// most.
 fn lock(directory: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(directory, flags, Mode::empty()).ok()?;

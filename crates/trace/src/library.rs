@@ -151,7 +151,7 @@ pub(crate) fn memory_space() -> MemorySpace {
     library().map_or(MemorySpace::Device, |library| unsafe { interposer::memory_space(&library.functions) })
 }
 
-/// Returns the identity that the CPU backend gives a communicator.
+/// Returns the id that the CPU backend assigns to a communicator.
 pub(crate) fn comm_hash(comm: ncclComm_t) -> Option<CommunicatorId> {
     let Library { functions, device_functions, .. } = library()?;
     // SAFETY: as above, and the handle is live.

@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
     code
 }
 
-/// Returns the description of a child that is about to be created.
+/// Returns the description of a child communicator that is about to be created.
 ///
 /// # Safety
 /// The configuration is null or valid, as for NCCL.

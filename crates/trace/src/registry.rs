@@ -72,7 +72,6 @@ fn write() -> RwLockWriteGuard<'static, Communicators> {
     REGISTRY.get().communicators.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the communicator with this handle.
 pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
     communicators.live.get(&comm.addr()).cloned()

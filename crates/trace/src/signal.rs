@@ -97,7 +97,7 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Sends `SIGTERM` or `SIGINT` again, whose default action terminates the process.
+/// Sends `SIGTERM` or `SIGINT` again. The default action then terminates the process.
 fn end_by(signal: c_int) {
     // The handler was reset when it ran. The program may have set another one since.
     if ENDING.contains(&signal) {

@@ -225,7 +225,7 @@ impl Recorder {
     /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook. A second
     /// call only changes the path.
     ///
-    /// In Rust, a panicking thread cannot install a hook. There, the first call only stores the path.
+    /// A panicking thread cannot install a hook. In such a thread, a call only stores the path.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
@@ -247,7 +247,7 @@ impl Recorder {
     /// signal's default action is disabled; handlers that the program installed before still run.
     ///
     /// The environment variable `LIBNCCL_RECORDER_SIGNAL` selects a signal, `USR1` or `USR2`, that writes the file of
-    /// `LIBNCCL_RECORDER_FILE` as a timeout does. It is handled once a communicator of the process is recorded.
+    /// `LIBNCCL_RECORDER_FILE` as a timeout does. The signal is handled as soon as a communicator of the process is recorded.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;

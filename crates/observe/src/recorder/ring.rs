@@ -44,8 +44,8 @@ struct Slot {
     site: AtomicPtr<Location<'static>>,
     /// The lower and the upper half of the counter at the call.
     queued: [AtomicU32; 2],
-    /// The counter at completion. A value before `queued` is from the slot's previous operation. For a failed operation,
-    /// [`FAILED`] and `queued`.
+    /// The counter at completion. A value before `queued` is from the slot's previous operation. For a failed operation, `queued`
+    /// with the bit [`FAILED`].
     completed: AtomicU64,
 }
 

@@ -109,14 +109,14 @@ fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
 }
 
 impl Group<'_> {
-    /// Returns the number of the last collective that a rank has called, if its dump contains it.
+    /// Returns the number of the last collective that a rank has called, if the dump contains it.
     pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
         let member = self.members.get(&rank)?;
         let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
         recorded.or_else(|| u64::try_from(member.status?.last_enqueued_collective.max(0)).ok())
     }
 
-    /// Returns the number of the last collective that a rank has completed, if its dump contains it.
+    /// Returns the number of the last collective that a rank has completed, if the dump contains it.
     pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
         u64::try_from(self.members.get(&rank)?.status?.last_completed_collective.max(0)).ok()
     }
