@@ -38,7 +38,7 @@ pub(super) struct Root<'a> {
     /// The connections without a hello, each with the time when it was accepted. The oldest is first.
     unidentified: Vec<(Peer, Instant)>,
     joined: BTreeMap<u32, Joined>,
-    /// The ranks that have received the outcome.
+    /// The ranks that have received the outcome or exited.
     done: BTreeMap<u32, Nonce>,
     /// The ranks that joined, but timed out at their own deadlines.
     gone: BTreeSet<u32>,
