@@ -83,7 +83,7 @@ fn sizes(text: &str) -> Result<String, String> {
     }
 }
 
-/// An operation at one size.
+/// An operation with one number of ranks and one size.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Cell {
     operation: String,
@@ -92,10 +92,10 @@ struct Cell {
     bytes: u64,
 }
 
-/// Nanoseconds of each round, by the column of the table and the cell.
+/// The time of each round in nanoseconds, by table column and cell.
 type Times = BTreeMap<(usize, Cell), Vec<f64>>;
 
-/// Measures what the options select, and prints a table and a summary.
+/// Makes the selected measurements, and prints a table and a summary.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let programs = Programs::build(options.baseline.as_deref())?;
     let references = programs.references();
@@ -199,7 +199,6 @@ fn report(programs: &Programs, times: &Times) -> String {
     )
 }
 
-/// The compiled programs.
 struct Programs {
     current: PathBuf,
     reference: Reference,
@@ -242,7 +241,7 @@ impl Programs {
         Ok(Self { current, reference })
     }
 
-    /// Returns the number of the table's columns that belong to the other library; this build's follow.
+    /// Returns the number of table columns of the other library, which precede the columns of this build.
     fn references(&self) -> usize {
         match self.reference {
             Reference::OpenMpi { .. } => 1,

@@ -12,7 +12,6 @@ use crate::build_script::{BuildScript, failure};
 /// The directory of the committed bindings, relative to the root.
 const GENERATED: &str = "src/sys/generated";
 
-/// Writes the bindings.
 pub(crate) fn write(root: &Path) -> Result<()> {
     copy(generate(root)?.path(), &root.join(GENERATED))
 }

@@ -8,12 +8,11 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The compiled build script.
 #[derive(Debug)]
 pub(crate) struct BuildScript(PathBuf);
 
 impl BuildScript {
-    /// Builds libnccl with a unique set of features, so that it replaces no other build. Returns the build script even if libnccl
+    /// Builds libnccl with a unique set of features, so that no other build is replaced. Returns the build script even if libnccl
     /// itself fails to compile, for example with a changed header.
     pub(crate) fn build(root: &Path) -> Result<Self> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -27,7 +26,7 @@ impl BuildScript {
         Ok(Self(file))
     }
 
-    /// Runs a task on a directory. The output contains its error.
+    /// Runs a task on a directory. If the task fails, the output contains the error.
     pub(crate) fn run(&self, root: &Path, task: &str, directory: &Path) -> Result<Output> {
         let mut command = Command::new(&self.0);
         command.arg(task).arg(directory).current_dir(root).env("CARGO_MANIFEST_DIR", root);

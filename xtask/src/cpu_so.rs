@@ -69,7 +69,7 @@ pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the preamble of a CUDA header's stub, which includes the real header instead if it is in a later directory.
+/// Returns the start of a CUDA header's stub. It includes the real header instead if a later include directory has it.
 fn before_the_stub(name: &str) -> String {
     let guard = name.to_uppercase().replace('.', "_");
     format!(

@@ -57,7 +57,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Reads the number of differences from the first line that the build script prints: version, items, differences, wrong `Since`.
+/// Adds up the differences and wrong `Since` in the first line of the build script's output: version, items, differences, wrong
+/// `Since`.
 fn differences(lines: &str) -> Option<usize> {
     let mut words = lines.lines().next()?.split_whitespace().skip(2);
     let mut number = || words.next()?.parse::<usize>().ok();

@@ -29,23 +29,23 @@ enum Task {
     },
     /// Compare vendor-headers/nccl.h with NVIDIA's headers, which are downloaded if needed
     Headers(headers::Options),
-    /// Print the directories of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: one with lib/ and
-    /// include/, and others whose include/ has headers that the first one's include
+    /// Print the directories of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: first the one with
+    /// lib/ and include/, then others with headers that its headers include
     CudartPackage {
         /// A major version of CUDA: 12 or 13
         major: String,
     },
-    /// Print directories whose include/ have the headers that the crate cuda-core is built with, that with cuda.h first; NVIDIA's
+    /// Print the directories whose include/ has the headers to build the crate cuda-core, the one with cuda.h first; NVIDIA's
     /// packages are downloaded if needed
     CudaCoreHeaders,
-    /// Print the directory with lib/ and include/ of NVIDIA's package of a version, which is downloaded if needed
+    /// Print the directory with lib/ and include/ of NVIDIA's package of an NCCL version, which is downloaded if needed
     NvidiaPackage {
         /// A version of NCCL, such as 2.32.3
         version: String,
     },
-    /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
-    /// next to it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
-    /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
+    /// Build the CPU backend, libnccl.so.2, with libnccl.so and nccl.h to build C programs, and next to it the CUDA emulation,
+    /// libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and the handles of cuBLAS and cuRAND; all of it also in
+    /// lib/ and include/
     CpuSo {
         /// The directory to put it into, created if needed
         directory: PathBuf,
@@ -53,7 +53,7 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the library that records calls, libnccl-trace.so, with links of NCCL's names (docs/hangs.md)
+    /// Build the library that records calls, libnccl-trace.so, with links under NCCL's names (docs/hangs.md)
     TraceSo {
         /// The directory to put it into, created if needed
         directory: PathBuf,
@@ -62,7 +62,7 @@ enum Task {
         debug: bool,
     },
     /// Build the CPU backend as a Python wheel and as a tar archive, and the program nccl with libnccl-trace.so, for this
-    /// processor, glibc 2.17 and newer
+    /// processor and glibc 2.17 or newer
     Wheel {
         /// The directory to put them into, created if needed
         directory: PathBuf,

@@ -10,8 +10,8 @@ use crate::wheel::Wheel;
 
 const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 
-/// The NCCL versions that NVIDIA publishes on the Python package index, oldest first, from the list at the top of our header, which
-/// describes the last of them. `wheels.txt` has the hashes of the packages.
+/// The NCCL versions that NVIDIA publishes on the Python package index, oldest first, from the list at the top of our header.
+/// `wheels.txt` has the hashes of the packages.
 pub(crate) static VERSIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let after = HEADER.split_once("- Releases:").map_or("", |(_, after)| after);
     let list = after.split_once("\n *\n").map_or("", |(list, _)| list);
@@ -31,8 +31,8 @@ pub(crate) fn obtain(version: &str) -> Result<PathBuf> {
     wheel.obtain()
 }
 
-/// Returns directories of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
-/// others whose `include/` has headers that the first one's include, and finally CUPTI's directory.
+/// Returns directories of CUDA's runtime library, after downloading the packages if needed: first the one with `lib/` and
+/// `include/`, then others with headers that its headers include, and finally CUPTI's directory.
 pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
     let version = match major {
         "12" => Release::Cuda12,
@@ -58,8 +58,8 @@ pub(crate) fn obtain_cuda_core_headers() -> Result<Vec<PathBuf>> {
     Ok(directories)
 }
 
-/// Returns the package that has a version. NVIDIA names packages after the CUDA version that they were built for,
-/// which changed with NCCL 2.16.
+/// Returns the name of an NCCL version's package. It contains the CUDA version for which NVIDIA built NCCL, which changed with
+/// NCCL 2.16.
 fn package(version: &str) -> Result<String> {
     let parts: Vec<&str> = version.split('.').collect();
     let numbers: Vec<u32> = parts.iter().map_while(|part| part.parse().ok()).collect();

@@ -1,8 +1,8 @@
-//! The CPU backend and the CUDA emulation as a Python wheel, and as a tar archive with the same files; and the program `nccl`, a
-//! single file, with the recording interposer in a directory next to it.
+//! Builds the CPU backend and the CUDA emulation as a Python wheel and as a tar archive with the same files. Also builds the
+//! program `nccl`, a single file, with the recording interposer in a directory next to it.
 //!
-//! All run on systems older than the build system: zig has the symbols of every glibc to link against, and auditwheel names the wheel
-//! by the symbols that it needs. All tools come from the Python package index.
+//! All run on systems older than the build system: zig links against any glibc version, and auditwheel names the wheel after the
+//! version that it needs. All tools come from the Python package index.
 
 use std::env::{self, consts::ARCH};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::cpu_so;
 use crate::root;
 use crate::wheel::Wheel;
 
-/// The oldest supported glibc, which is the oldest that Rust's standard library supports.
+/// The oldest supported glibc, the same as for Rust's standard library.
 const GLIBC: &str = "2.17";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -61,7 +61,6 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     Ok([wheel, make_archive(stage.path(), directory, &platform)?, program, recorder])
 }
 
-/// Builds the program `nccl`.
 fn make_program(tools: &Tools, directory: &Path, platform: &str) -> Result<PathBuf> {
     let mut cargo = tools.cargo("zigbuild");
     cargo.current_dir(root());
@@ -97,8 +96,8 @@ fn stage_shared_object(tools: &Tools, library: SharedObject, directory: &Path) -
     Ok(())
 }
 
-/// Builds an emulated runtime library in `directory`. It is linked here because only GNU ld creates its symbol versions, and zig has
-/// another linker.
+/// Builds an emulated runtime library in `directory`. It is linked here because its own build creates symbol versions only with
+/// GNU ld, and zig has another linker.
 fn stage_runtime(tools: &Tools, library: SharedObject, directory: &Path) -> Result<()> {
     let mut cargo = tools.cargo("rustc");
     let archive = cuda_install::build(cargo.arg(Profile::Optimized.argument()), library, false)?;
@@ -114,7 +113,7 @@ fn stage_runtime(tools: &Tools, library: SharedObject, directory: &Path) -> Resu
     run(zig.args(["-lunwind", "-ldl", "-lpthread", "-lm"]))
 }
 
-/// Makes the wheel from the staged files, below their directory.
+/// Makes the wheel from the staged files, in a subdirectory of `stage`.
 fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     let (plain, checked) = (stage.join("plain"), stage.join("checked"));
     let mut hatchling = tools.python("hatchling");
@@ -129,7 +128,8 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Creates the archive of the staged files that are not Python's. It has links for linkers instead of the wheel's linker script.
+/// Creates the archive of the staged files without the Python modules. It has links for linkers instead of the wheel's linker
+/// script.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
     let emulation = [DRIVER].into_iter().chain(RUNTIMES).map(|library| ("cuda", library));
     fs::remove_file(stage.join("libnccl_cpu/lib/libnccl.so"))?;
@@ -171,7 +171,7 @@ impl Tools {
         cargo
     }
 
-    /// Returns the command of a program that finds the tools.
+    /// Returns a command for a program, with the tools in its search paths.
     fn command(&self, program: &str) -> Command {
         let scripts = |directory: &PathBuf| {
             let name = directory.file_name()?.to_str()?.replace("cargo-zigbuild", "cargo_zigbuild");
@@ -186,7 +186,7 @@ impl Tools {
         command
     }
 
-    /// Returns the command of a tool in Python.
+    /// Returns the command that runs a tool's Python module.
     fn python(&self, module: &str) -> Command {
         let mut python = self.command("python3");
         python.args(["-m", module]);

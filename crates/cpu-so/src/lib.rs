@@ -44,7 +44,7 @@ macro_rules! export_device {
 }
 libnccl::for_each_device_function!(export_device);
 
-/// NCCL's header hides this function, and its library exports it.
+/// A function that NCCL's library exports, but NCCL's header does not declare.
 #[unsafe(no_mangle)]
 extern "C" fn ncclResetDebugInit() {
     libnccl_cpu::ncclResetDebugInit();

@@ -1,5 +1,4 @@
-//! The shared object as C programs see it: its exports, and programs whose subject is a process (`tests/conformance` calls all
-//! functions).
+//! Tests the shared object's exports, and C programs that fork, execute or exit (`tests/conformance` calls all functions).
 //!
 //! The programs are compiled against the header of this repository and linked with the shared object under
 //! NCCL's name.
@@ -68,7 +67,7 @@ fn functions_of_header(header: &str) -> BTreeSet<String> {
     header.lines().filter_map(declaration).collect()
 }
 
-/// Returns the names of the functions that a library exports, with the kind of each.
+/// Returns the names of the functions that a library exports, with the symbol type of each.
 fn exports(library: &Path) -> BTreeMap<String, String> {
     let printed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library)).0;
     let mut found = BTreeMap::new();
@@ -104,8 +103,7 @@ fn exports_match_the_headers() {
     require_exports(&expected);
 }
 
-/// The functions that NVIDIA's library exports and its headers do not declare, and that no program looks up: two for Windows, and
-/// one for NCCL's own build.
+/// The functions that NVIDIA's library exports, but its headers do not declare on Linux and no program looks up.
 const UNDECLARED: [&str; 3] =
     ["ncclGinInboxA2ACreateRequirement", "ncclGinOutboxCreateRequirement", "ncclResetDebugInitInternal"];
 

@@ -10,10 +10,10 @@ const FIRST_LINE: &str = "libnccl launch 1";
 /// Rank 0's address, published as lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
-    /// Repeated in hellos, so that rank 0 refuses ranks that have read an old announcement.
+    /// A nonce that each rank repeats in its hello, so that rank 0 refuses ranks that have read an old announcement.
     pub(super) nonce: Nonce,
     pub(super) port: u16,
-    /// The names and addresses of the host, the most likely one first.
+    /// The names and IP addresses of rank 0's host, in the order to try.
     pub(super) hosts: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// Returns the deadline `limit` from now, or this one if it is earlier.
+    /// Returns the earlier of this deadline and `limit` from now.
     pub fn part(&self, limit: Duration) -> Self {
         let part = Self::after(limit);
         Self { end: part.end.min(self.end), ..part }
@@ -45,7 +45,7 @@ impl Deadline {
     }
 }
 
-/// Returns the IPv6 and IPv4 addresses of a host name or IP address, with the port.
+/// Resolves a host name or IP address to socket addresses with this port.
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -66,7 +66,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     }
 }
 
-/// Connects within `limit`, but not beyond the deadline.
+/// Connects within `limit` and before the deadline.
 pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
     let limit = limit.min(deadline.remaining());
     if limit.is_zero() {
@@ -83,8 +83,8 @@ pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io:
     Ok(stream)
 }
 
-/// Listens on the IP address that the ranks connect to, which must be an address of this host. For a name, listens on all
-/// interfaces: other hosts may resolve it differently.
+/// Listens on `host` if it is an IP address; an address of another host is an error. For a host name, listens on all interfaces,
+/// because other hosts may resolve the name differently.
 pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     let given = host.and_then(|host| match host {
         "localhost" => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
@@ -108,7 +108,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Waits for bytes until the deadline, and returns their number, or 0 at the end of the stream.
+/// Reads at least one byte before the deadline. Returns the number of bytes, or 0 at the end of the stream.
 pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
     loop {
         let remaining = deadline.remaining();
@@ -163,7 +163,7 @@ fn not_of_this_host(address: IpAddr) -> io::Error {
     io::Error::new(ErrorKind::AddrNotAvailable, text)
 }
 
-/// Returns the problem of a name that this host resolves to another host.
+/// Returns an error text if this host resolves `host` only to addresses of other hosts.
 pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String> {
     let addresses = resolve(host, 0, deadline).ok()?;
     // Only an address of this host can be bound.
@@ -171,7 +171,7 @@ pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String>
     (!is_own).then(|| format!("{host} leads to {first}, which is no address of this host"))
 }
 
-/// Returns the addresses from which this host reaches others, and its name.
+/// Returns the source addresses of this host's outgoing connections, and its host name.
 pub(super) fn own_hosts() -> Vec<String> {
     // Addresses reserved for documentation. Connecting a UDP socket chooses a route, and sends nothing.
     let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];

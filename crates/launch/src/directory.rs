@@ -10,14 +10,14 @@ use std::time::Duration;
 use super::announcement::{Announcement, MAX_BYTES};
 use rustix::fs::OFlags;
 
-/// An announcement in a file. Rank 0 removes it when it is dropped.
+/// A published announcement. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Published {
     path: PathBuf,
     text: String,
 }
 
-/// Publishes an announcement atomically, replacing an earlier one.
+/// Writes an announcement atomically. An earlier announcement of the job is replaced.
 pub(super) fn publish(directory: &Path, job: u128, announcement: &Announcement) -> io::Result<Published> {
     let (path, text) = (file(directory, job), announcement.to_string());
     let new = path.with_extension(format!("{:032x}", announcement.nonce));
@@ -39,7 +39,7 @@ impl Drop for Published {
     }
 }
 
-/// Returns the announcement, and a description of the file.
+/// Returns a job's announcement, and a description of its file for error messages.
 pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String), String> {
     let path = file(directory, job);
     let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -49,7 +49,8 @@ pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String)
     Ok((announcement, format!("{}, written {written}", path.display())))
 }
 
-/// Returns a file's age, unless its time is in the future, and its first bytes: one more than an announcement may have.
+/// Reads up to one byte more than the longest announcement. Also returns the file's age, unless its modification time is in the
+/// future.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     // Opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -63,10 +64,10 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     Ok((bytes, metadata.modified()?.elapsed().ok()))
 }
 
-/// The prefix of the directories that rank 0 creates.
+/// The prefix of the names of the directories that rank 0 creates.
 pub(super) const OWN: &str = "libnccl-launch-";
 
-/// Removes this user's other directories whose rank 0 was killed before it could remove them.
+/// Removes directories next to `directory` that a killed rank 0 of this user has left behind.
 pub(super) fn remove_leftovers(directory: &Path) {
     let beside = directory.parent().and_then(|parent| fs::read_dir(parent).ok());
     for other in beside.into_iter().flatten().flatten() {
@@ -83,7 +84,7 @@ pub(super) fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// Returns whether a rank 0 on this host has published this address and no longer listens.
+/// Returns whether a file contains the address of a rank 0 that no longer listens on this host.
 fn is_left(file: &Path) -> bool {
     let announcement = read_file(file).ok().and_then(|(bytes, _)| Announcement::parse(&bytes).ok());
     announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
@@ -101,7 +102,7 @@ pub(super) fn create_private(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails if another user could have published in the directory.
+/// Fails if another user could have created files in the directory.
 pub(super) fn check_private(directory: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     let user = fs::metadata("/proc/self").map_or_else(|_| found.uid(), |process| process.uid());

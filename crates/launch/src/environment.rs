@@ -1,4 +1,4 @@
-//! The variables of each launcher, which the crate's documentation lists.
+//! The environment variables of the launchers. The crate's documentation lists them.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
 /// The variable in which `nccl run` passes its job id.
 pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 
-/// The port in a pod, where nothing else listens. PyTorch uses the same.
+/// The default port in a pod, which shares its ports with no other job. It is also PyTorch's default.
 const POD_PORT: u16 = 29_500;
-/// The longest job id in bytes. Keys of a TCPStore are limited.
+/// The maximum length of a job id in bytes. The id is part of a TCPStore key, whose length is limited.
 const MAX_JOB: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub(super) struct Environment {
     pub(super) launcher: Launcher,
     pub(super) ranks: Ranks,
     pub(super) job: String,
-    /// Only the port identifies the job.
+    /// Set if only the port identifies the job.
     pub(super) is_open: bool,
-    /// `None` for a single rank.
+    /// The rendezvous; `None` for a single rank without `LIBNCCL_RENDEZVOUS`.
     pub(super) rendezvous: Option<Rendezvous>,
-    /// The rendezvous is a directory that rank 0 creates for this user.
+    /// Set if the rendezvous is a directory that rank 0 creates for this user.
     pub(super) is_private: bool,
 }
 
@@ -37,7 +37,7 @@ impl Environment {
         job::hash(&self.job)
     }
 
-    /// Returns the key of rank 0's address in a store.
+    /// Returns the TCPStore key under which rank 0 publishes its address.
     pub(super) fn key(&self) -> String {
         format!("/libnccl/{}/address", self.job)
     }
@@ -173,7 +173,7 @@ impl Ranks {
     }
 }
 
-/// Fails if `RANK` and `WORLD_SIZE` are also set, and differ from the rank and size of the launcher.
+/// Fails if `RANK` and `WORLD_SIZE` are both set, but differ from the launcher's rank and size.
 fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
     match (v.number("RANK")?, v.number("WORLD_SIZE")?) {
         (Some(rank), Some(size)) if (rank, size) != (ranks.rank, ranks.size) => Err(v.problem(format!(
@@ -184,7 +184,7 @@ fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
     }
 }
 
-/// Returns the launcher's id of this attempt at the job.
+/// Returns the launcher's job id with, where possible, the number of restarts. It is empty if the launcher has no id.
 fn job_id(v: &Variables, parent: u32) -> Result<String> {
     let count = |name| v.number(name).map(Option::unwrap_or_default);
     Ok(match v.launcher {
@@ -214,7 +214,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String> {
     })
 }
 
-/// Returns the rendezvous; `None` for a directory that rank 0 creates.
+/// Returns the launcher's rendezvous, or `None` if it is a directory that rank 0 creates.
 fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>> {
     let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
     match v.launcher {
@@ -287,7 +287,7 @@ fn first_host(list: &str) -> Option<String> {
     (!host.is_empty() && host.bytes().all(is_name)).then_some(host)
 }
 
-/// Returns the number of tasks of a node from a list such as `2(x3),1`: two on each of three nodes, then one.
+/// Returns the number of tasks on `node`, from a list such as `2(x3),1`: two on each of three nodes, one on the next.
 fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
     let mut nodes_before = 0_u32;
     for entry in list.split(',') {
@@ -319,7 +319,7 @@ impl Variables {
         self.values.contains_key(name)
     }
 
-    /// Returns the first of two names that is set.
+    /// Returns `name` if this variable is set, otherwise `other`.
     fn either<'n>(&self, name: &'n str, other: &'n str) -> &'n str {
         if self.has(name) { name } else { other }
     }
@@ -328,7 +328,7 @@ impl Variables {
         LaunchError::Variables { launcher: self.launcher, problem: problem.into() }
     }
 
-    /// Returns the variable, parsed by `parse`, if it is set.
+    /// Returns the value, parsed by `parse`, if the variable is set.
     fn parse<T>(
         &self,
         name: &str,
@@ -352,7 +352,7 @@ impl Variables {
         port.ok_or_else(|| self.problem(format!("{name} is {number}; expected a port, 1 to 65535")))
     }
 
-    /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
+    /// Returns the host name or IP address in a variable, if it is set. Brackets of an IPv6 address are removed.
     fn host(&self, name: &str) -> Result<Option<String>> {
         let expected = "the name or the IP address of a host, and nothing else";
         self.parse(name, expected, |value| {
@@ -365,7 +365,7 @@ impl Variables {
         self.set(name, self.get(name))
     }
 
-    /// Returns the value of a variable that the launcher always sets, or an error.
+    /// Returns `value`, or an error if the variable `name` is not set.
     fn set<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.problem(format!("{name} is not set")))
     }

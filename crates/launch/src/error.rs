@@ -8,14 +8,14 @@ use super::rendezvous::Rendezvous;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No variable of a launcher is set, as in a process that was started manually.
+    /// No launcher's variable is set, for example because the process was started manually.
     #[error(
         "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
          LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
     )]
     NoLauncher,
 
-    /// A variable is missing or has a value that is invalid or contradicts another one.
+    /// A variable is missing or invalid, or contradicts another variable.
     #[error("{launcher}: {problem}")]
     Variables {
         /// The launcher whose variables were read.
@@ -24,7 +24,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// This process sees fewer devices than there are ranks on this host, and not exactly one.
+    /// This process sees no device, or more than one but fewer than there are ranks on this host.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -45,7 +45,7 @@ pub enum LaunchError {
         if detail.is_empty() { "" } else { ": " }
     )]
     MissingRanks {
-        /// The missing ranks, at most 32; none if all joined, but the exchange did not finish.
+        /// The missing ranks, at most 32. Empty if all ranks joined, but the exchange did not finish.
         ranks: Box<[usize]>,
         /// The number of missing ranks.
         missing: usize,
@@ -53,18 +53,18 @@ pub enum LaunchError {
         size: usize,
         /// The time that this rank waited.
         elapsed: Duration,
-        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, why it could not reach
-        /// rank 0, or that rank 0 sent the missing ranks.
+        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, the reason why it could
+        /// not reach rank 0, or a note that rank 0 sent the missing ranks.
         detail: Box<str>,
     },
 
     /// A rank called [`fail`](super::Launch::fail), exited or timed out during the exchange, could not begin to create its
-    /// communicator, or passed another name than rank 0.
+    /// communicator, or passed a communicator name that differs from rank 0's.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
         /// The rank that failed.
         rank: usize,
-        /// The reason. From another rank, at most 1024 bytes.
+        /// The reason, truncated to 1024 bytes if another rank sent it.
         reason: Box<str>,
     },
 
@@ -77,7 +77,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// NCCL could not be loaded, or a call failed.
+    /// NCCL could not be loaded, or an NCCL call failed.
     #[error(transparent)]
     Nccl(#[from] libnccl::Error),
 }
@@ -101,8 +101,8 @@ pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError
     LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
 }
 
-/// Returns the ranks that did not join: `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`. There may be none if a rank
-/// timed out while the others were about to begin.
+/// Formats the ranks that did not join: `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`. `ranks` is empty if all joined,
+/// but the exchange did not finish.
 fn absence(ranks: &[usize], missing: usize, size: usize) -> String {
     let mut texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     if missing > ranks.len() {

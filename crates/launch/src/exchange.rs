@@ -1,4 +1,4 @@
-//! One exchange of an id on a rank other than 0: finds rank 0, joins, and waits for the id.
+//! The exchange on a rank other than 0: it finds rank 0, joins, and waits for the id.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use super::tcp_store::TcpStore;
 use super::wire::{Hello, Message, Peer};
 use libnccl::UniqueId;
 
-/// The time limit for rank 0 to accept a hello. It accepts up to 128 connections at a time.
+/// The time limit for rank 0 to accept a hello. Rank 0 accepts up to 128 connections at a time.
 const ACCEPTED: Duration = Duration::from_secs(5);
 
-/// The shortest and longest time for a connection, and between two attempts. The first is short, because a kernel with a full
-/// backlog drops connection requests, which are repeated only after a second.
+/// The first and the longest time limit for connecting. The first is short: a kernel whose backlog is full drops connection
+/// requests, and TCP repeats them only after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
@@ -29,14 +29,13 @@ const UNEXPECTED: &str = "a reply out of order";
 pub(super) struct Exchange<'a> {
     pub(super) environment: &'a Environment,
     pub(super) rendezvous: &'a Rendezvous,
-    /// The name of the communicator.
     pub(super) name: Name,
     pub(super) deadline: Deadline,
 }
 
 impl Exchange<'_> {
-    /// Joins rank 0, waits for the id, and returns it with the connection. A rank with a `failure` reports it instead, and gets no
-    /// id.
+    /// Joins the exchange, waits for the id, and returns it with the connection to rank 0. With a `failure`, reports it and never
+    /// returns an id.
     pub(super) fn join(&self, failure: Option<&str>) -> Result<(UniqueId, Peer)> {
         let deadline = &self.deadline;
         let nonce = nonce();
@@ -106,7 +105,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Returns the result of an exchange with rank 0 at this address. After an outer error, another attempt may succeed.
+    /// Attempts the exchange with rank 0 at this address. After an outer error, another attempt may succeed.
     fn attempt(
         &self,
         address: SocketAddr,
@@ -148,7 +147,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Reports to `root` whether this rank has begun, and returns once all ranks have.
+    /// Reports to `root` whether this rank has begun to create its communicator. Waits until all ranks have begun.
     pub(super) fn report(&self, mut root: Peer, report: &Message) -> Result<()> {
         match root.send(report).and_then(|()| root.receive_by(&self.deadline)) {
             Ok(Message::Begun) => Ok(()),
@@ -168,7 +167,7 @@ impl Exchange<'_> {
         LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
     }
 
-    /// Returns the error of an exchange with `missing` missing ranks, of which `ranks` are the first.
+    /// Returns the error for `missing` missing ranks. `ranks` contains the first of them.
     pub(super) fn missing_ranks(
         &self,
         ranks: &[u32],

@@ -44,19 +44,19 @@ impl fmt::Display for Launcher {
 /// A value that is unique to an exchange.
 pub(super) type Nonce = u128;
 
-/// Returns a new nonce, from the randomness of the standard library's hash tables.
+/// Returns a new nonce, made from the random keys of the standard library's hash maps.
 pub(super) fn nonce() -> Nonce {
     let random = || u128::from(RandomState::new().hash_one(()));
     random() << 64 | random()
 }
 
-/// The name of a communicator: empty without a name, `None` if it is not compared.
+/// The name of a communicator. Empty if it has no name; `None` if names are not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name(Option<String>);
 
 impl Name {
     pub(super) const ANY: Self = Self(None);
-    /// The longest name in bytes. The hash of a longer one replaces its end.
+    /// The maximum length of a name in bytes. In a longer name, a hash replaces the end.
     const MAX: usize = 256;
 
     pub(super) fn new(name: &str) -> Self {

@@ -11,8 +11,8 @@
 //! | `nccl run` | `LIBNCCL_RUN_ID` | as torchrun | this host |
 //! | torchrun | `TORCHELASTIC_RUN_ID` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | torchrun's store at `MASTER_ADDR` and `MASTER_PORT`; without a store, rank 0 listens there |
 //! | OpenMPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
-//! | MPICH, Intel MPI | `PMI_RANK`; in a SLURM step, `MPI_LOCALRANKID` too | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
-//! | SLURM's `srun` | `SLURM_STEP_ID` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, entry `SLURM_NODEID` of `SLURM_STEP_TASKS_PER_NODE` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST`; `MASTER_PORT`, or one from 20000 to 29999 that depends on the step |
+//! | MPICH, Intel MPI | `PMI_RANK`, and in a SLURM step also `MPI_LOCALRANKID` | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
+//! | SLURM's `srun` | `SLURM_STEP_ID` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, entry `SLURM_NODEID` of `SLURM_STEP_TASKS_PER_NODE` | `MASTER_ADDR`, or the first node of `SLURM_STEP_NODELIST`; `MASTER_PORT`, or a port from 20000 to 29999 that depends on the step |
 //! | LeaderWorkerSet | `LWS_GROUP_SIZE` | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE`, 0, 1 | `MASTER_ADDR`, or `LWS_LEADER_ADDRESS`; `MASTER_PORT`, or 29500 |
 //! | Kubeflow | `PET_NNODES` | `RANK` and `WORLD_SIZE` (v1) or `PET_NODE_RANK` and `PET_NNODES` (Trainer v2), 0, 1 | `MASTER_ADDR` and `MASTER_PORT`, or `PET_MASTER_ADDR` and `PET_MASTER_PORT` |
 //! | JobSet | `JOB_COMPLETION_INDEX` | `RANK` or `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR`; `MASTER_PORT`, or 29500 |
@@ -20,7 +20,8 @@
 //!
 //! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, if set, replace 0 and 1. The order gives the inner launcher
 //! precedence: torchrun or `mpirun` in a SLURM job, torchrun in a pod. It is an error if `RANK` and `WORLD_SIZE` differ from the
-//! launcher's rank and size, or if the batch script of a SLURM job with several tasks starts the program without `srun`.
+//! launcher's rank and size. In a SLURM job with several tasks, it is also an error if the batch script starts the program
+//! without a launcher.
 //!
 //! With every launcher, `LIBNCCL_RENDEZVOUS` overrides the [`Rendezvous`]: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
 //! `file:///DIRECTORY`. `LIBNCCL_JOB` overrides the job id: set it if the launcher has none, or if jobs share an address or a
@@ -28,34 +29,35 @@
 //!
 //! # Exchange
 //!
-//! Rank 0 listens on a TCP port during the exchange. The others connect to a fixed address, or to the address that rank 0
+//! Rank 0 listens on a TCP port during the exchange. The other ranks connect to a fixed address, or to the address that rank 0
 //! publishes in torchrun's store or in a file. They retry until their [timeout](Launch::timeout), so any rank may start first.
-//! When all have joined, rank 0 sends them the unique id. If ranks are missing at its own timeout, it sends a list of the missing
-//! ranks to those that have joined; at the timeout of another rank, only to that rank.
+//! When all have joined, rank 0 sends them the unique id. If ranks are missing when rank 0's own timeout expires, it sends a list
+//! of them to the ranks that have joined. When another rank's timeout expires, it sends the list only to that rank.
 //!
-//! With the id, each rank begins to create its communicator, and reports to rank 0 whether it could. A rank that calls
+//! Each rank then begins to create its communicator, and reports to rank 0 whether this succeeded. A rank that calls
 //! [`Launch::fail`] joins and reports its failure. Rank 0 sends the outcome to all ranks, including ranks that join up to 30 s
-//! later: all have begun, or the first failure, which the other ranks return as an error. If only the port identifies the job,
-//! any process can report a failure. A failure reported before the id is sent then counts only after no rank has been missing
-//! for 5 s; until then, another process can join as the rank that has failed.
+//! later. The outcome is that all have begun, or the first failure, which the other ranks return as an error. If only the port
+//! identifies the job, any process can report a failure. In this case, a failure reported before rank 0 sends the id counts only
+//! when no rank has been missing for 5 s. Until then, another process can join as the failed rank.
 //!
-//! Rank 0 refuses all other connections, logs a warning for each, and lists them in its error at the timeout, with the reason: no
-//! complete hello within 5 s, another job, a second process with the same rank, or another number of ranks. A process needs the
-//! job id, and the nonce if rank 0 publishes one, to affect other connections. With them, it can join as a rank that has
-//! not joined yet, or report that this rank has failed. As in NCCL's bootstrap, nothing is encrypted.
+//! Rank 0 refuses a connection that sends no complete hello within 5 s, or whose hello has another job id, another number of
+//! ranks, or the rank of a process that has joined. It logs a warning for each refused connection, and lists the reasons in its
+//! error at the timeout. To affect other connections, a process needs the job id and, if rank 0 publishes one, the nonce. With
+//! them, it can join as a rank that has not joined yet, or report that this rank has failed. As in NCCL's bootstrap, nothing is
+//! encrypted.
 //!
-//! Rank 0 listens on the IP address in `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS`, or, with a name there, on all interfaces. An
-//! address of another host is an error; `0.0.0.0`, for rank 0 alone, means all interfaces. If rank 0 publishes its address, it
-//! listens on `127.0.0.1` if all ranks are on its host, otherwise on all interfaces.
+//! If `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` has an IP address, rank 0 listens on it; if it has a host name, rank 0 listens on all
+//! interfaces. An address of another host is an error. `0.0.0.0`, which only rank 0 may have, means all interfaces. If rank 0
+//! publishes its address, it listens on `127.0.0.1` if all ranks are on its host, otherwise on all interfaces.
 //!
-//! A message has a header of 8 bytes (`libnccl` and the protocol version, 4), the length of a text (at most 4096) as a
-//! little-endian number of 4 bytes, and the text. A rank sends `hello`, then `begun` or `failed`. Rank 0 sends `accepted`, `id`,
-//! and the outcome, `begun` or `failed`; `missing` may replace `id` or the outcome. To a rank with another protocol version, it
-//! sends `refused-for-good` with the rank's version in the header: this message has the same form in all versions.
+//! A message has a header of 8 bytes (`libnccl` and the protocol version, 4), a length as a little-endian number of 4 bytes, and
+//! a text of this length, at most 4096 bytes. A rank sends `hello`, then `begun` or `failed`. Rank 0 sends `accepted`, `id`, and
+//! the outcome, `begun` or `failed`; `missing` may replace `id` or the outcome. A rank with another protocol version gets
+//! `refused-for-good`, with the rank's version in the header. This message has the same form in all versions.
 //!
 //! | text | from | |
 //! |---|---|---|
-//! | `hello JOB ROOT NONCE RANK SIZE WAIT NAME` | a rank | hash of the job id (FNV-1a, 128 bits), nonce that rank 0 has published or 0, a new nonce: 32 hexadecimal digits each; the time in ms that the rank will wait; `=` and the name of the communicator, or `*` if no name is compared |
+//! | `hello JOB ROOT NONCE RANK SIZE WAIT NAME` | a rank | `JOB`: hash of the job id (FNV-1a, 128 bits); `ROOT`: nonce that rank 0 has published, or 0; `NONCE`: a new nonce; 32 hexadecimal digits each. `WAIT`: the time in ms that the rank will wait; `NAME`: `=` and the communicator's name, or `*` if names are not compared |
 //! | `accepted`, `refused REASON`, `refused-for-good REASON` | rank 0 | after `refused-for-good`, another attempt would fail too |
 //! | `id ID` | rank 0 | 256 hexadecimal digits |
 //! | `begun` | both | from a rank: it has begun; from rank 0: all have begun |

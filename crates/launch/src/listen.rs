@@ -17,11 +17,11 @@ use super::tcp_store::TcpStore;
 /// The time between two attempts to listen on a port that is in use.
 const LISTEN: Duration = Duration::from_millis(50);
 
-/// The time limit for the lookup of this host. The others can connect meanwhile.
+/// The time limit for resolving the name of rank 0's host. Other ranks can connect meanwhile.
 const RESOLVE: Duration = Duration::from_secs(1);
 
 impl Exchange<'_> {
-    /// Runs rank 0 at the rendezvous.
+    /// Listens at the rendezvous as rank 0, and calls `work`.
     pub(super) fn listen<T>(&self, work: impl FnOnce(&mut Root<'_>) -> Result<T>) -> Result<T> {
         let Self { environment, rendezvous, deadline, .. } = self;
         let fail = |error: io::Error| self.problem(error.to_string());
@@ -90,7 +90,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Listens on a free port, and returns its announcement.
+    /// Listens on a free port. Returns the listener and its announcement.
     fn announce(&self) -> io::Result<(TcpListener, Announcement)> {
         let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
         let hosts = if is_local { vec!["127.0.0.1".into()] } else { connection::own_hosts() };

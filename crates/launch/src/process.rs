@@ -121,8 +121,8 @@ impl Launch {
     /// communicator gets the timeout of this launch.
     ///
     /// All ranks must create the same communicators in the same order; [`communicator_named`](Self::communicator_named) checks
-    /// the order. With NCCL 2.14.3 or newer, if a rank cannot begin to create the communicator, for instance because its options
-    /// are invalid, the other ranks' errors contain the reason.
+    /// the order. If a rank cannot begin to create the communicator, for instance because its options are invalid, the other
+    /// ranks' errors contain the reason (NCCL 2.14.3 or newer).
     ///
     /// # Errors
     /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
@@ -132,7 +132,7 @@ impl Launch {
 
     /// Creates a communicator as [`communicator`](Self::communicator) does, with options.
     ///
-    /// Without a [`Config::timeout`], it gets the timeout of this launch, with NCCL 2.14.3 or newer.
+    /// If `config` has no [timeout](Config::timeout), the communicator gets the timeout of this launch (NCCL 2.14.3 or newer).
     ///
     /// # Errors
     /// The errors of [`communicator`](Self::communicator).
@@ -144,7 +144,8 @@ impl Launch {
     /// ranks.
     ///
     /// Ranks that create several communicators in different orders would join each other's communicators, and their collectives
-    /// would have wrong results. With names, all ranks get an error instead. [`Config::name`] sets the name in NCCL's log.
+    /// would have wrong results. With names, all ranks get an error instead. To name the communicator in NCCL's log, use
+    /// [`Config::name`].
     ///
     /// ```no_run
     /// # use libnccl::{Config, Nccl};
@@ -156,7 +157,7 @@ impl Launch {
     /// ```
     ///
     /// # Errors
-    /// [`LaunchError::RankFailed`] if a rank passes another name than rank 0, with both names; the errors of
+    /// [`LaunchError::RankFailed`] if a rank passes another name than rank 0 (the error contains both); the errors of
     /// [`communicator`](Self::communicator).
     pub fn communicator_named(&self, name: &str, nccl: &Nccl, config: &Config) -> Result<Communicator> {
         let (size, rank, name) = (self.size(), self.rank(), Name::new(name));
@@ -185,7 +186,7 @@ impl Launch {
     }
 
     /// Sends the other ranks the reason why this rank cannot call [`communicator`](Self::communicator) or
-    /// [`unique_id`](Self::unique_id). Their calls return an error with this reason instead of timing out.
+    /// [`unique_id`](Self::unique_id). The other ranks' calls return an error with this reason instead of timing out.
     ///
     /// Waits until rank 0 has sent the reason, but at most 30 s or the [timeout](Self::timeout), whichever is shorter.
     pub fn fail(&self, reason: impl Display) {
@@ -207,7 +208,7 @@ impl Launch {
         }
     }
 
-    /// Calls `begin` with the id that all ranks get, waits until all have begun, and returns its result.
+    /// Calls `begin` with the id that all ranks get, waits until all have begun, and returns the result of `begin`.
     fn exchange<T>(
         &self,
         nccl: &Nccl,
@@ -233,7 +234,7 @@ impl Launch {
         exchange.listen(|root| root.exchange(&id, begin))
     }
 
-    /// Returns the exchange with the other ranks, if there are any.
+    /// Returns the exchange with the other ranks, or `None` for a single rank.
     fn others(&self, name: Name, deadline: Deadline) -> Option<Exchange<'_>> {
         let environment = &self.environment;
         let rendezvous = environment.rendezvous.as_ref().filter(|_| environment.ranks.size > 1)?;

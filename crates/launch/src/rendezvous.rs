@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::connection;
 
-/// The place where the ranks find rank 0. `Display` writes a value for `LIBNCCL_RENDEZVOUS`.
+/// The place where the ranks find rank 0. `Display` writes it in the syntax of `LIBNCCL_RENDEZVOUS`.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Rendezvous};
@@ -64,7 +64,7 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// Returns whether this can be the name or the IP address of a host. Names in /etc/hosts may have underscores.
+/// Returns whether `host` can be a host name or an IP address. Underscores are allowed, as in /etc/hosts.
 pub(super) fn is_host(host: &str) -> bool {
     let is_label = |label: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);

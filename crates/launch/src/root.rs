@@ -13,36 +13,36 @@ use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
-/// The time limit for a hello.
+/// The time limit for receiving a complete hello.
 const HELLO: Duration = Duration::from_secs(5);
-/// The time during which the outcome is sent, including to ranks that join late.
+/// The longest time during which rank 0 sends the outcome, including to ranks that join late.
 pub(super) const TELL: Duration = Duration::from_secs(30);
-/// The time without a missing rank after which an open job accepts the report of a failure.
+/// The delay from the joining of the last rank to the acceptance of a reported failure, in a job without an id.
 const DOUBT: Duration = Duration::from_secs(5);
-/// The longest wait before time limits are checked.
+/// The longest wait between two checks of the time limits.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The maximum number of connections without a hello. Beyond it, the oldest is closed.
 const MAX_UNIDENTIFIED: usize = 512;
-/// The maximum number of connections that are accepted before the others are read.
+/// The maximum number of connections that are accepted before existing connections are read.
 const MAX_ACCEPTED: usize = 128;
-/// The maximum number of joined ranks in the error at the deadline.
+/// The maximum number of joined ranks that the error at the deadline names.
 const DESCRIBED: usize = 8;
-/// The maximum number of distinct reasons that are kept. Some contain numbers that another process chooses.
+/// The maximum number of distinct reasons that are kept: another process chooses the numbers in some of them.
 const MAX_REASONS: usize = 16;
 
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     exchange: &'a Exchange<'a>,
     nonce: Nonce,
-    /// The connections without a hello and the times when they were accepted, the oldest first.
+    /// The connections without a hello, each with the time when it was accepted. The oldest is first.
     unidentified: Vec<(Peer, Instant)>,
     joined: BTreeMap<u32, Joined>,
-    /// The ranks that have received the outcome.
+    /// The ranks that have received the outcome or exited.
     done: BTreeMap<u32, Nonce>,
     /// The ranks that joined, but timed out at their own deadlines.
     gone: BTreeSet<u32>,
-    /// The time since which no rank is missing.
+    /// The time since which no rank has been missing.
     complete: Option<Instant>,
     /// The first rank that has failed, and the reason.
     failed: Option<(u32, String)>,
@@ -54,7 +54,7 @@ struct Joined {
     nonce: Nonce,
     until: Instant,
     stage: Stage,
-    /// The reason, if it has failed.
+    /// The reason, if this rank has failed.
     failure: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Root<'a> {
         Ok(begun)
     }
 
-    /// Waits until all other ranks have joined or, with an `id`, have reported. Ranks that join again get the id.
+    /// Waits until all other ranks have joined. With an `id`, waits for their reports, and sends the id to ranks that join again.
     fn wait(&mut self, id: Option<&Message>) -> Result<()> {
         loop {
             self.look();
@@ -133,8 +133,8 @@ impl<'a> Root<'a> {
 
     /// Fails the exchange if a rank has reported its failure.
     ///
-    /// In an open job, any process can claim to be a rank that has not joined yet. Before the id, a report therefore counts only
-    /// after no other rank has been missing for some time, or at a deadline.
+    /// In a job without an id, any process can claim to be a rank that has not joined yet. Therefore, before the id is sent, a
+    /// report counts only when all ranks have joined, and then only after [`DOUBT`] or at a deadline.
     fn believe_failures(&mut self, is_late: bool) {
         let now = Instant::now();
         self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
@@ -172,7 +172,7 @@ impl<'a> Root<'a> {
         self.size() as usize - 1
     }
 
-    /// Waits until there is something to read or a deadline passes, for at most a tick.
+    /// Waits until there is something to read or a deadline passes, but at most for [`TICK`].
     fn sleep(&mut self) {
         let now = Instant::now();
         let waiting = self.joined.values().filter(|joined| joined.stage == Stage::Waits);
@@ -335,8 +335,8 @@ impl<'a> Root<'a> {
         });
     }
 
-    /// Sends the missing ranks to the ranks whose deadlines have passed, and closes only their connections: any process that
-    /// reaches the port can claim a short deadline.
+    /// Sends the list of missing ranks to the ranks whose deadlines have passed, and closes their connections. The others
+    /// continue to wait: any process that reaches the port can claim a short deadline.
     fn dismiss_impatient(&mut self) {
         let now = Instant::now();
         let is_impatient = |joined: &Joined| joined.stage == Stage::Waits && joined.until <= now;
@@ -358,7 +358,7 @@ impl<'a> Root<'a> {
         });
     }
 
-    /// Returns the first of the missing ranks, and their number.
+    /// Returns the first missing ranks, and the number of all missing ranks.
     fn missing(&self) -> (Vec<u32>, u32) {
         let missing = (1..self.size()).filter(|rank| !self.joined.contains_key(rank));
         // If other ranks never joined, the ranks that waited for them are not at fault.
@@ -367,7 +367,7 @@ impl<'a> Root<'a> {
         (blamed.iter().take(NAMED).copied().collect(), blamed.len() as u32)
     }
 
-    /// Sends a message to the joined ranks that have not reached its stage, and advances them to it.
+    /// Sends a message to the joined ranks that have not reached `stage`, and advances them to `stage`.
     fn send(&mut self, message: &Message, stage: Stage) {
         for joined in self.joined.values_mut().filter(|joined| joined.stage < stage) {
             // If the connection is broken, the next read fails.
@@ -377,7 +377,7 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Sends the missing ranks to the joined ranks, and returns the error.
+    /// Sends the list of missing ranks to the joined ranks, and returns the error.
     fn fail(&mut self) -> LaunchError {
         let (ranks, count) = self.missing();
         let message = Message::Missing(ranks.clone(), count);
@@ -405,7 +405,7 @@ impl<'a> Root<'a> {
     }
 }
 
-/// The connections that were refused, by reason.
+/// The reasons for refused connections, each with its count and the first address.
 #[derive(Default)]
 struct Refusals(Vec<(String, usize, Option<SocketAddr>)>);
 

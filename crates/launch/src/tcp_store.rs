@@ -1,7 +1,7 @@
 //! A client of the TCPStore of PyTorch 2.2 and newer, with the operations that publish one key. Integers are little-endian.
 //!
-//! One of PyTorch's two servers reads a complete message before it serves other clients. Therefore every message is sent in one
-//! write, and a connection in an unknown state is dropped.
+//! One of PyTorch's two server implementations serves no other client while it reads a message. Therefore every message is sent
+//! in one write, and a connection in an unknown state is dropped.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use super::connection::{self, Deadline, read_by};
 /// The time limit for a reply that does not depend on another rank.
 const REPLY: Duration = Duration::from_secs(5);
 
-/// Operation 0 with the magic number 0x3c85f7ce.
+/// The start of a connection: operation 0 with the magic number 0x3c85f7ce.
 const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 const SET: u8 = 1;
 const GET: u8 = 3;
@@ -27,7 +27,7 @@ const PING: u8 = 13;
 pub(super) struct TcpStore(TcpStream);
 
 impl TcpStore {
-    /// Connects to the store of a host, at the first of its addresses that works.
+    /// Connects to the store on a host, at the first address that works.
     pub(super) fn connect_to(host: &str, port: u16, deadline: &Deadline) -> Result<Self, String> {
         let mut problem = String::new();
         for address in connection::resolve(host, port, deadline)? {
@@ -69,7 +69,7 @@ impl TcpStore {
         if missing == [0] { Ok(()) } else { Err(io::Error::other("the store has not kept a key")) }
     }
 
-    /// Waits for a key by the deadline, and returns its value.
+    /// Waits for a key until the deadline, and returns its value.
     pub(super) fn get(&self, key: &str, deadline: &Deadline) -> io::Result<Vec<u8>> {
         (&self.0).write_all(&[&[WAIT][..], &keys(key)].concat())?;
         read_by(&self.0, &mut [0], deadline).map_err(|error| match error.kind() {

@@ -9,14 +9,14 @@ use super::connection::{self, Deadline};
 use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
-/// Each message begins with this name, the version, and the length of the text that follows.
+/// The name at the start of each message. The protocol version, the length of the text, and the text follow.
 const NAME: &[u8] = b"libnccl";
 const VERSION: u8 = 4;
 const HEADER: usize = NAME.len() + 1 + 4;
 
-/// The longest text in bytes.
+/// The maximum length of a text in bytes.
 const MAX: usize = 4096;
-/// The longest reason in bytes. A longer reason is truncated.
+/// The maximum length of a reason in bytes. A longer reason is truncated.
 const REASON: usize = 1024;
 /// The maximum number of missing ranks that a message names.
 pub(super) const NAMED: usize = 32;
@@ -31,7 +31,7 @@ pub(super) enum Message {
         reason: String,
     },
     Id(UniqueId),
-    /// This rank has begun, or all ranks have.
+    /// From a rank: it has begun. From rank 0: all ranks have begun.
     Begun,
     Failed(u32, String),
     /// The first of the missing ranks, and the number of all missing ranks.
@@ -46,7 +46,7 @@ pub(super) struct Hello {
     pub(super) nonce: Nonce,
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// The remaining time of the rank's deadline.
+    /// The time until the rank's deadline.
     pub(super) wait: Duration,
     pub(super) name: Name,
 }
@@ -129,7 +129,7 @@ pub(super) struct Peer {
     /// Set if there may be something to read.
     pub(super) is_ready: bool,
     version: u8,
-    /// The start of the next message.
+    /// The received part of the next message.
     received: Vec<u8>,
 }
 
@@ -138,7 +138,7 @@ impl Peer {
         Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
-    /// Sends a message in one write: it fits into the socket's buffer.
+    /// Sends a message in one write. All messages fit into the socket's buffer.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.to_string();
         let bytes = [NAME, &[self.version], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
@@ -149,7 +149,7 @@ impl Peer {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidData`] for bytes that are not a message; [`ErrorKind::UnexpectedEof`] at the end of the stream;
-    /// [`ErrorKind::Unsupported`] for a message of another version, which is then also used to send to this peer.
+    /// [`ErrorKind::Unsupported`] for a message of another version, which later messages to this peer then use.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
         if !std::mem::take(&mut self.is_ready) {
             return Ok(None);

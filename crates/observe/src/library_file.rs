@@ -34,8 +34,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file. Not cryptographic. For NCCL it takes 0.1 s to 1 s, and
-/// several seconds in a build without optimization.
+/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file. Not cryptographic. Hashing NCCL takes 0.1 s to 1 s, or
+/// several seconds in an unoptimized build.
 ///
 /// # Errors
 /// The error of the system.
@@ -61,7 +61,7 @@ pub fn hash(mut file: &File) -> io::Result<u64> {
     }
 }
 
-/// The size of a program header.
+/// The size of an ELF program header in bytes.
 const PROGRAM_HEADER: usize = 56;
 
 /// Returns the build id of a 64-bit little-endian ELF file.
@@ -102,7 +102,7 @@ fn read_at(mut file: &File, at: u64, length: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the little-endian number of so many bytes.
+/// Returns the little-endian number of `size` bytes at the offset `at`.
 fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     bytes[at..at + size].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

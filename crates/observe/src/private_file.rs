@@ -1,11 +1,11 @@
-//! Files written on request of the environment, not of the program.
+//! Files that are written because of environment variables.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use tempfile::Builder;
 
-/// Writes a file that only its owner can read. It replaces an existing file atomically. A symbolic link of this name is replaced,
+/// Writes a file that only its owner can read. An existing file is replaced atomically. A symbolic link at `path` is replaced,
 /// not followed.
 ///
 /// # Errors

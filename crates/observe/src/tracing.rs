@@ -100,7 +100,6 @@ fn span(start: &OperationStart<'_>) -> EnteredSpan {
     span.entered()
 }
 
-/// Returns the name of the operation with a number.
 const fn name(number: usize) -> &'static str {
     if number < Operation::ALL.len() { Operation::ALL[number].name } else { "operation" }
 }

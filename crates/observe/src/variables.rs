@@ -1,6 +1,6 @@
 //! The environment variables of the recorder, which `libnccl-trace.so` reads too and `nccl trace` sets.
 
-/// The number of operations recorded for each communicator, of 64 bytes each. Default: none; 1000 under `nccl trace`.
+/// The number of operations to record for each communicator, in 64 bytes each. Default: none; 1000 under `nccl trace`.
 pub const RECORDER: &str = "LIBNCCL_RECORDER";
 /// The prefix of the path to which a timeout, a stall or a signal writes the recordings; the rank and `.json` follow. Default: no
 /// recordings are written.

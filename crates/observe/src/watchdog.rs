@@ -20,7 +20,7 @@ use crate::Recorder;
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
 /// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner
-/// does, and destroys none twice. It stops when it is dropped.
+/// does, and destroys no communicator twice. It stops when it is dropped.
 ///
 /// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
 /// [timeout](libnccl::Config::timeout); otherwise the abort follows the call.
@@ -107,7 +107,7 @@ pub enum Action {
     AbortAll,
 }
 
-/// The number of the last operation of a communicator.
+/// The number of a communicator's last operation.
 #[derive(Debug, Default)]
 struct Heartbeat(AtomicU64);
 
@@ -132,7 +132,7 @@ struct Watched {
     is_over: bool,
 }
 
-/// The thread's state of a watched communicator.
+/// The state that the thread keeps for a watched communicator.
 struct Entry {
     handle: AbortHandle,
     communicator: Option<CommunicatorId>,
@@ -179,7 +179,7 @@ impl Watchdog {
     /// Watches a communicator until it is destroyed or aborted.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if other code owns the communicator, and may destroy it at any time.
+    /// [`Error::InvalidUsage`] if other code owns the communicator, because that code may destroy it at any time.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         if communicator.is_borrowed() {
             let problem = "other code owns the communicator, and may destroy it meanwhile".into();

@@ -3,10 +3,9 @@
 use libnccl::observer::Operation;
 use libnccl::sys::ncclDataType_t;
 
-/// The arguments of a C call that are recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments {
-    /// The method of `Communicator` that makes this call.
+    /// The operation of libnccl that corresponds to the call.
     pub(crate) operation: &'static Operation,
     pub(crate) data_type: Option<ncclDataType_t>,
     /// The numbers of elements that the rank sends and receives.

@@ -16,8 +16,7 @@ use crate::arguments::Arguments;
 
 /// A communicator, and the recorder of its operations.
 ///
-/// Any thread may record. The changing state is in atomics, which the thread that holds the lock reads and writes: a mutex
-/// would take as long as all other work.
+/// Any thread may record. The changing state is in atomics under a spin lock: a mutex would take as long as all other work.
 pub(crate) struct Communicator {
     recorder: Recorder,
     children: Children,
@@ -26,14 +25,14 @@ pub(crate) struct Communicator {
     last: AtomicU64,
     /// The number of the first operation whose call, or group, is not complete; 0 if there is none.
     open: AtomicU64,
-    /// Set if that call has returned `ncclInProgress`.
+    /// Set if the call of operation `open` has returned `ncclInProgress`.
     is_in_progress: AtomicBool,
-    /// An operation has failed.
+    /// Set if an operation has failed.
     has_error: AtomicBool,
     has_failed: AtomicBool,
 }
 
-/// The lock of a communicator, until it is dropped.
+/// A guard that holds the lock of a communicator.
 struct Locked<'a>(&'a AtomicBool);
 
 impl Drop for Locked<'_> {
@@ -48,9 +47,9 @@ impl Drop for Locked<'_> {
 pub(crate) enum Place {
     /// No group is open.
     Ungrouped,
-    /// The first operation of its communicator.
+    /// The first operation of its communicator in the group.
     First,
-    /// A later operation of its communicator.
+    /// A later operation of its communicator in the group.
     Later,
 }
 
@@ -72,7 +71,7 @@ impl Communicator {
         self.recorder.membership()
     }
 
-    /// Returns the identity of the next child. `color` is `None` for a shrink.
+    /// Returns the id of the next child communicator. `color` is `None` for a shrink.
     pub(crate) fn id_of_child(&self, color: Option<i32>) -> Option<CommunicatorId> {
         self.membership().id.map(|id| self.children.next(id, color))
     }
@@ -99,7 +98,7 @@ impl Communicator {
         self.recorder.on_start(&start);
     }
 
-    /// Records the result of the last operation, or of its group. Returns `true` if it is the first failure.
+    /// Records the result of the last operation, or of its group. Returns `true` if this is the communicator's first failure.
     #[inline]
     pub(crate) fn finish(&self, code: ncclResult_t) -> bool {
         let _locked = self.lock();
@@ -111,7 +110,7 @@ impl Communicator {
         false
     }
 
-    /// Records that nothing is in progress.
+    /// Records that an operation in progress is complete.
     pub(crate) fn complete(&self) {
         if self.is_in_progress.load(Relaxed) {
             let _locked = self.lock();
@@ -119,7 +118,8 @@ impl Communicator {
         }
     }
 
-    /// Records that the communicator, and an operation in progress, have failed. Returns `false` if it had failed before.
+    /// Records that the communicator and any operation in progress have failed. Returns `true` if the communicator had not failed
+    /// before.
     #[cold]
     pub(crate) fn fail_all(&self, code: ncclResult_t) -> bool {
         let _locked = self.lock();
@@ -137,7 +137,7 @@ impl Communicator {
         self.recorder.on_communicator(self.membership(), CommunicatorEvent::Ended);
     }
 
-    /// Returns `true` while an operation is in progress.
+    /// Returns whether an operation is in progress.
     pub(crate) fn is_inside(&self) -> bool {
         self.open.load(Relaxed) > 0
     }

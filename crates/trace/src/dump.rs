@@ -24,13 +24,13 @@ use rustix::io::Errno;
 use crate::per_process::PerProcess;
 use crate::registry;
 
-/// The file of the process, once it is written.
+/// The path of the recording, once it is written.
 static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
 
 /// The recordings that existed before this process started, from earlier jobs.
 static OLD: OnceLock<Vec<Identity>> = OnceLock::new();
 
-/// Prepares to write.
+/// Prints a message if `LIBNCCL_RECORDER_FILE` is not set.
 pub(crate) fn prepare() {
     if prefix().is_none() {
         say(&format!("{RECORDER_FILE} is not set, so that no recording is written"));
@@ -85,12 +85,12 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Returns whether another process with the same rank has written the file since this one has started.
+/// Returns whether another process with the same rank has written the file since this process started.
 fn is_of_this_job(file: &Path) -> bool {
     identity(file).is_ok_and(|file| OLD.get().is_some_and(|old| !old.contains(&file)))
 }
 
-/// The identity of a file, which distinguishes it from a later file with the same name. A time alone does not, because file
+/// The identity of a file, which distinguishes it from a later file with the same name. A time alone is not enough, because file
 /// times lag by some milliseconds.
 type Identity = (u64, u64, i64, i64);
 
@@ -98,15 +98,15 @@ fn identity(file: &Path) -> io::Result<Identity> {
     fs::symlink_metadata(file).map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
 }
 
-/// Returns the recordings in a directory.
+/// Returns the identities of the recordings in a directory.
 fn recordings(directory: &Path) -> Vec<Identity> {
     let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
     paths.filter_map(|path| identity(&path).ok()).collect()
 }
 
-/// Locks the directory until the result is dropped, so that no other process chooses its file meanwhile. Waits for the lock
-/// only briefly.
+/// Locks the directory until the result is dropped, so that no other process chooses its file meanwhile. Waits for about 1 s at
+/// most.
 fn lock(directory: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(directory, flags, Mode::empty()).ok()?;
@@ -135,7 +135,7 @@ fn say(message: &str) {
     let _ = io::stderr().write_all(format!("libnccl-trace: {message}\n").as_bytes());
 }
 
-/// Runs at the start of the process, before another one with the same rank can end that starts with it.
+/// Runs when the process starts, before another process of the job can exit and write its recording.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
@@ -147,7 +147,7 @@ static AT_START: extern "C" fn() = {
     note_old_files
 };
 
-/// Runs at the end of the process, after all functions that the program has registered for it.
+/// Runs when the process exits, after all functions that the program has registered with `atexit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = {

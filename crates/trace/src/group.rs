@@ -1,4 +1,4 @@
-//! Groups.
+//! The functions that start and end groups.
 
 use libnccl::sys::{ncclResult_t, ncclSimInfo_t};
 

@@ -6,7 +6,8 @@ use crate::{group, lifecycle};
 
 macro_rules! hooks {
     ($($module:ident: $($name:ident),*;)*) => {
-        /// The functions that intercept NCCL's functions and call them. Empty for functions that are only forwarded.
+        /// The functions that intercept NCCL's functions and call them. Functions that start operations or are only forwarded
+        /// have none.
         pub(crate) const HOOKS: Functions = Functions { $($($name: Some($module::$name),)*)* ..Functions::EMPTY };
     };
 }

@@ -1,7 +1,8 @@
 //! An interposer: a shared object with NCCL's names and soname that is loaded before NCCL. It records the operations of each
 //! communicator, as `libnccl_observe::Recorder` does, and forwards every call to NCCL. See docs/hangs.md.
 //!
-//! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `communicator`, `library`.
+//! Calls between modules go one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` ->
+//! `communicator`, `library`.
 #![warn(clippy::disallowed_methods)] // libnccl reads variables.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
@@ -24,12 +25,12 @@ use libnccl::sys::*;
 
 use operations::{Argument, Starter};
 
-/// Marks interposers like this one, so that none forwards calls to another one.
+/// A symbol that marks this interposer, so that two of them do not forward calls to each other.
 #[unsafe(export_name = "libnccl_trace")]
 pub static MARK: u8 = 0;
 
-/// Exports a function under both of its names. `ncclXxx` runs `$call`. `pncclXxx`, with which profilers bypass other
-/// interposers, always calls NCCL.
+/// Exports a function under both of its names. `ncclXxx` runs `$call`. `pncclXxx`, which profilers call to bypass interposers,
+/// always calls NCCL.
 macro_rules! export_both {
     ($table:ident, $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?, $call:expr) => {
         #[unsafe(no_mangle)]
@@ -75,8 +76,7 @@ macro_rules! export_device {
 libnccl::for_each_function!(export);
 libnccl::for_each_device_function!(export_device);
 
-/// NCCL's header does not declare this function, so no table contains it. NCCL's library exports it, and programs look it
-/// up.
+/// A function that NCCL's library exports and programs look up. NCCL's header does not declare it, so no table contains it.
 #[unsafe(no_mangle)]
 extern "C" fn ncclResetDebugInit() {
     library::reset_debug();

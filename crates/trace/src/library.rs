@@ -1,4 +1,4 @@
-//! The real NCCL, to which every call is forwarded: its search, and the calls.
+//! Finds the real NCCL, and forwards calls to it.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
@@ -21,7 +21,7 @@ use libnccl_observe::variables::TRACE_LIBRARY;
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
 thread_local! {
-    /// Set while this thread loads the library, whose constructors may call functions of this one.
+    /// Set while this thread loads the library, whose constructors may call functions of this interposer.
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Library {
     pub(crate) path: PathBuf,
 }
 
-/// Returns the library, `None` if none was found.
+/// Returns the library, or `None` if none was found.
 #[inline]
 pub(crate) fn library() -> Option<&'static Library> {
     LIBRARY.get().map_or_else(load_once, Option::as_ref)
@@ -51,10 +51,10 @@ fn load_once() -> Option<&'static Library> {
     library.as_ref()
 }
 
-/// Returns the NCCL that this process would use without interposers. If `LIBNCCL_TRACE_LIBRARY` is set, exactly that file.
+/// Returns the NCCL that this process would use without interposers. If `LIBNCCL_TRACE_LIBRARY` is set, returns this file.
 /// Otherwise, returns the first of:
 ///
-/// - an NCCL that is in the process;
+/// - an NCCL that is loaded in the process;
 /// - a file on the run-time path of a loaded object;
 /// - a file that libnccl's search finds.
 ///
@@ -89,14 +89,14 @@ fn load(path: &Path) -> Result<Library, String> {
     Ok(Library { functions, device_functions, path: path.into() })
 }
 
-/// Fails if the object with this function is an interposer like this one. Otherwise two could forward calls to each other.
+/// Fails if the file with this function is an interposer like this one. Two interposers could forward calls to each other.
 fn check_mark(function: *const c_void) -> Result<(), String> {
     let file = interposer::file_of_code(function).ok_or("has code that belongs to no file")?;
     let is_marked = !symbol(&file, c"libnccl_trace").is_null();
     if is_marked { Err("is an interposer that records calls, not NCCL".into()) } else { Ok(()) }
 }
 
-/// Returns the NCCL that is in the process: linked under another name, preloaded, or opened by its path.
+/// Returns the NCCL that is loaded in the process: linked under another name, preloaded, or opened by its path.
 fn in_process() -> Option<Library> {
     interposer::mapped_files().into_iter().find_map(|file| {
         let function = symbol(&file, c"ncclGetVersion");
@@ -106,7 +106,7 @@ fn in_process() -> Option<Library> {
     })
 }
 
-/// Returns the files that may be NCCL, in search order, or the reason why a place names none.
+/// Returns the files that may be NCCL, in search order. For a source that names no file, returns the reason.
 fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>)> {
     const NAME: &str = "libnccl.so.2";
     let general: Vec<_> = interposer::files(Path::new(NAME), None).collect();
@@ -145,20 +145,20 @@ fn symbol(file: &Path, name: &CStr) -> *const c_void {
     }
 }
 
-/// Returns the memory space of buffers.
+/// Returns the memory space of the library's buffers.
 pub(crate) fn memory_space() -> MemorySpace {
     // SAFETY: the functions of `load`, which are NCCL's.
     library().map_or(MemorySpace::Device, |library| unsafe { interposer::memory_space(&library.functions) })
 }
 
-/// Returns the identity that the CPU backend gives a communicator.
+/// Returns the id that the CPU backend assigns to a communicator.
 pub(crate) fn comm_hash(comm: ncclComm_t) -> Option<CommunicatorId> {
     let Library { functions, device_functions, .. } = library()?;
     // SAFETY: as above, and the handle is live.
     unsafe { interposer::comm_hash(functions, device_functions, comm) }.map(CommunicatorId::of_hash)
 }
 
-/// Returns the version of the library, 0.0.0 if the library does not return one.
+/// Returns the version of the library, or 0.0.0 if it is unknown.
 pub(crate) fn version() -> Version {
     static VERSION: OnceLock<Version> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -168,7 +168,7 @@ pub(crate) fn version() -> Version {
     })
 }
 
-/// Calls `ncclResetDebugInit` of the library, which NCCL has since 2.24.3.
+/// Calls the library's `ncclResetDebugInit`, which exists since NCCL 2.24.3.
 pub(crate) fn reset_debug() {
     let function = library().map_or(ptr::null(), |library| symbol(&library.path, c"ncclResetDebugInit"));
     if !function.is_null() {
@@ -177,7 +177,7 @@ pub(crate) fn reset_debug() {
     }
 }
 
-/// Returns whether the function is a parameter function, which one thread at a time may call.
+/// Returns whether only one thread at a time may call the function: its name begins with `ncclParam`.
 pub(crate) const fn is_of_parameters(name: &str) -> bool {
     const PREFIX: &[u8] = b"ncclParam";
     match name.as_bytes().split_at_checked(PREFIX.len()) {
@@ -186,7 +186,7 @@ pub(crate) const fn is_of_parameters(name: &str) -> bool {
     }
 }
 
-/// Calls a function of the library; returns an error if there is none.
+/// Calls a function of the library; returns an error if the function or the library is missing.
 macro_rules! forward {
     ($table:ident.$name:ident($($argument:expr),* $(,)?)) => {
         match $crate::library::library() {

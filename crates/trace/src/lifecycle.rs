@@ -33,7 +33,7 @@ fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResu
 /// The configuration is null or valid, as for NCCL.
 unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     const END: usize = offset_of!(ncclConfig_t, commName) + size_of::<*const c_char>();
-    /// The first version with a name: in an older struct, these bytes may have any value.
+    /// The first NCCL version with a name. In an older struct, these bytes may have any value.
     const SINCE: u32 = 22700;
     // SAFETY: the caller guarantees it. All versions of the struct begin with these fields.
     let (size, magic) = unsafe {
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
     code
 }
 
-/// Returns the description of a child that is about to be created.
+/// Returns the description of a child communicator that is about to be created.
 ///
 /// # Safety
 /// The configuration is null or valid, as for NCCL.
@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
     code
 }
 
-/// The message about a function that the library lacks comes from here, once.
+/// Returns the message about a missing function once, otherwise NCCL's message.
 pub(crate) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
     let message = returned::take_message();
     if message.is_null() { forward!(functions.ncclGetLastError(comm)) } else { message }

@@ -73,7 +73,7 @@ impl Starter {
     }
 }
 
-/// An argument of a C function, read as one word: its number or address.
+/// An argument of a C function, read as one word: a number or an address.
 pub(crate) trait Argument {
     fn word(self) -> usize;
 }

@@ -34,7 +34,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// Starts anew, in a forked child. The old value is left as it is, as another thread of the parent may hold its locks.
+    /// Makes a forked child create a new value. The old value is leaked, because another thread of the parent may hold its locks.
     pub(crate) fn forget(&self) {
         self.0.store(ptr::null_mut(), Release);
     }

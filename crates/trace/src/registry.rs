@@ -14,7 +14,7 @@ use crate::communicator::Communicator;
 use crate::library::{comm_hash, forward, library, memory_space, version};
 use crate::per_process::PerProcess;
 
-/// The entries of a ring, unless the environment sets another number.
+/// The number of entries of a ring, unless `LIBNCCL_RECORDER` is set.
 const ENTRIES: usize = 1000;
 /// The number of destroyed communicators whose operations are kept.
 const ENDED: usize = 64;
@@ -26,7 +26,7 @@ pub(crate) struct NewCommunicator {
     /// The identity, if it is known.
     pub(crate) id: Option<CommunicatorId>,
     pub(crate) name: Option<String>,
-    /// The size and the rank, if they are known before it exists.
+    /// The size and the rank, if they are known before the communicator exists.
     pub(crate) membership: Option<[u32; 2]>,
     pub(crate) parent: Option<usize>,
 }
@@ -48,7 +48,7 @@ struct Communicators {
 #[derive(Default)]
 struct Registry {
     communicators: RwLock<Communicators>,
-    /// The oldest first, including the destroyed communicators that are kept.
+    /// All communicators, the oldest first, and whether each is destroyed.
     all: Mutex<VecDeque<(Arc<Communicator>, bool)>>,
 }
 
@@ -72,14 +72,13 @@ fn write() -> RwLockWriteGuard<'static, Communicators> {
     REGISTRY.get().communicators.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a communicator.
 pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
     communicators.live.get(&comm.addr()).cloned()
 }
 
-/// Returns a communicator, which is added if it is new. `None` if NCCL reports that the communicator does not exist, or is
-/// not complete. The thread is inside NCCL, so that the queries made here are not recorded.
+/// Returns the communicator with this handle, and registers it if it is new. Returns `None` if NCCL does not return its size and
+/// rank. The caller marks the thread as inside NCCL, so that these queries are not recorded.
 pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     find(comm).or_else(|| {
         let membership = (!comm.is_null()).then(|| ask(comm))??;
@@ -88,7 +87,7 @@ pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     })
 }
 
-/// Returns the size and the rank, if the communicator is complete.
+/// Queries NCCL for the size and the rank. `None` if the communicator is not complete.
 fn ask(comm: ncclComm_t) -> Option<[u32; 2]> {
     let (mut size, mut rank) = (-1, -1);
     let codes: [ncclResult_t; 2] = [
@@ -116,7 +115,6 @@ fn add(
     communicator
 }
 
-/// Returns the number of entries of each ring.
 fn entries() -> usize {
     static ENTRIES_SET: OnceLock<usize> = OnceLock::new();
     let read = || variable(RECORDER)?.to_str()?.trim().parse().ok().filter(|entries| *entries > 0);
@@ -144,7 +142,7 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
     }
 }
 
-/// Records that nothing of a communicator is in progress, so that its children exist.
+/// Records that nothing is in progress on a communicator, and registers its children, which now exist.
 pub(crate) fn complete(comm: ncclComm_t) {
     let has_begun = {
         let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);

@@ -10,11 +10,11 @@ use std::thread;
 use libnccl::internal::environment::variable;
 use libnccl_observe::variables;
 
-/// The end of a pipe that the handler writes to, -1 before.
+/// The end of the pipe to which the signal handler writes; -1 before the pipe exists.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Calls `write` on a separate thread when a signal arrives: the signal that the environment names, and the signals that
-/// terminate the process, unless the program handles or ignores them. The latter terminate the process afterwards.
+/// Calls `write` on a separate thread when `SIGTERM`, `SIGINT` or the signal in `LIBNCCL_RECORDER_SIGNAL` arrives, unless the
+/// program handles or ignores it. `SIGTERM` and `SIGINT` then terminate the process.
 pub(crate) fn watch(write: fn()) {
     let mut pipe = [-1; 2];
     // SAFETY: an array of two, which the call fills.
@@ -63,7 +63,7 @@ pub(crate) fn watch(write: fn()) {
 
 const ENDING: [c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// Handles a signal that has its default action.
+/// Installs the handler for a signal that has its default action.
 fn handle(signal: c_int, flags: c_int) {
     if action(signal) != Some(libc::SIG_DFL) {
         return;
@@ -97,7 +97,7 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Terminates the process by the default action of a signal.
+/// Sends `SIGTERM` or `SIGINT` again. The default action then terminates the process.
 fn end_by(signal: c_int) {
     // The handler was reset when it ran. The program may have set another one since.
     if ENDING.contains(&signal) {

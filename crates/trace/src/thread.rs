@@ -14,8 +14,8 @@ use crate::returned::Returned;
 use crate::signal;
 
 thread_local! {
-    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
-    /// variables may make calls. A group that never ends is leaked.
+    /// The state of this thread. It has no destructor, because functions of `atexit` and destructors of the program's variables
+    /// may make calls. A group that never ends is leaked.
     static THREAD: ManuallyDrop<Thread> = const {
         ManuallyDrop::new(Thread {
             is_inside: Cell::new(false),
@@ -24,27 +24,27 @@ thread_local! {
         })
     };
 
-    /// The communicators used before, by a hash of their handles. Once the thread has destroyed it, the registry is
-    /// searched.
+    /// A cache of the communicators that this thread has used, by a hash of their handles. While the thread exits, this cache may
+    /// already be destroyed.
     static RECENT: [Cell<Recent>; RECENT_COUNT] = const { [const { Cell::new(Recent::NONE) }; RECENT_COUNT] };
 }
 
-/// The number of communicators that a thread finds without a lock, a power of two.
+/// The maximum number of communicators that a thread finds without a lock. A power of two.
 const RECENT_COUNT: usize = 64;
 
 struct Thread {
-    /// Set during a call of NCCL, which may call its own functions by name, and thereby the functions of this library.
+    /// Set during a call of NCCL. NCCL may call its own functions by name, and thereby reach this library.
     is_inside: Cell<bool>,
-    /// The number of groups that are open.
+    /// The number of open, nested groups.
     depth: Cell<u32>,
     group: RefCell<Group>,
 }
 
 /// The group that is open.
 struct Group {
-    /// The communicators with operations in it.
+    /// The communicators with operations in the group.
     members: Vec<(usize, Arc<Communicator>)>,
-    /// Communicators that it creates.
+    /// The communicators that the group creates.
     created: Vec<NewCommunicator>,
 }
 
@@ -52,7 +52,7 @@ struct Group {
 #[derive(Default)]
 struct Recent {
     handle: usize,
-    /// The number of the registry, which changes with its communicators.
+    /// The registry's generation at the time of use.
     generation: usize,
     communicator: Option<Arc<Communicator>>,
 }
@@ -69,7 +69,7 @@ struct Begun {
     is_grouped: bool,
 }
 
-/// Makes the call of an operation with these arguments, and records it if the program, and not NCCL, made it.
+/// Makes the call of an operation, and records it unless NCCL itself made it.
 #[inline(always)]
 pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl FnOnce() -> R) -> R {
     let Some(begun) = THREAD.with(|thread| thread.begin(starter, words)) else { return call() };
@@ -78,8 +78,8 @@ pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl
     returned
 }
 
-/// Makes a call that is not recorded as an operation. Returns its result, and `None` if NCCL made the call: the caller then
-/// records nothing.
+/// Makes a call that is not recorded as an operation. Returns its result, and `None` if NCCL itself made the call. The caller
+/// must not record such a call.
 pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
     let is_outermost = THREAD.with(|thread| !thread.is_inside.replace(true));
     let result = call();
@@ -89,7 +89,7 @@ pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
     (result, is_outermost.then_some(()))
 }
 
-/// Registers a communicator whose creation has begun: at the end of the group, if one is open.
+/// Registers a communicator whose creation has begun. In a group, it is registered when the group ends.
 pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
     prepare();
     THREAD.with(|thread| {
@@ -101,7 +101,6 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
     });
 }
 
-/// Records the start of a group.
 pub(crate) fn start_group() {
     THREAD.with(|thread| thread.depth.set(thread.depth.get().saturating_add(1)));
 }
@@ -166,7 +165,7 @@ fn finish(communicator: &Communicator, code: ncclResult_t) {
     }
 }
 
-/// Returns the place for a communicator among the recent ones.
+/// Returns the slot for a communicator in [`RECENT`].
 #[inline(always)]
 fn slot(recent: &[Cell<Recent>; RECENT_COUNT], handle: usize) -> &Cell<Recent> {
     // Handles are addresses of large structs, or small numbers. The constant is 2^64 divided by the golden ratio.
@@ -208,7 +207,7 @@ impl Thread {
         let _ = RECENT.try_with(|recent| slot(recent, handle).set(used));
     }
 
-    /// Returns a communicator that this thread has not used lately.
+    /// Returns a communicator that is not in [`RECENT`].
     #[cold]
     #[inline(never)]
     fn find(&self, comm: ncclComm_t) -> Option<Arc<Communicator>> {

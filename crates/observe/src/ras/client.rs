@@ -15,7 +15,7 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// The default time limit of a request, the same as in NVIDIA's client.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(11);
 
-/// The time by which a service may exceed the `TIMEOUT` that it was sent, including the time to reply.
+/// The time that the service may need beyond the `TIMEOUT` that the client sends, including the time to reply.
 const SERVICE_EXCESS: Duration = Duration::from_secs(6);
 
 /// The time limit for the reply to a handshake. A stopped process never replies.
@@ -24,7 +24,7 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 /// The pause before a request is retried.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The number of consecutive connections that may close before the reply is complete.
+/// The maximum number of consecutive attempts whose connection closes before the reply is complete.
 const MAX_CLOSED: u32 = 10;
 
 const HELLO: &str = "CLIENT PROTOCOL 2";
@@ -64,7 +64,7 @@ impl RasClient {
         Ok(Self { host: host.into(), port, timeout: DEFAULT_TIMEOUT })
     }
 
-    /// Creates a client of the service at `NCCL_RAS_ADDR`, or at `localhost:28028` if that is not set.
+    /// Creates a client of the service at `NCCL_RAS_ADDR`, or at `localhost:28028` if this variable is not set.
     ///
     /// # Errors
     /// [`RasError::Address`] if the variable is not an address.

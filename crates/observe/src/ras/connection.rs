@@ -7,10 +7,10 @@ use super::error::RasError;
 use libnccl::Version;
 use libnccl_launch::connection::{self, Deadline};
 
-/// Maximum bytes of a line of a reply. NCCL's lines have less than 1024.
+/// The maximum length of a reply's line in bytes. NCCL's lines are shorter than 1024 bytes.
 const MAX_LINE: usize = 64 << 10;
 
-/// Maximum bytes of a report.
+/// The maximum size of a report in bytes.
 pub(super) const MAX_REPORT: usize = 256 << 20;
 
 /// A request, and the first NCCL version that supports it.
@@ -24,7 +24,7 @@ pub(super) struct Request<'a> {
 pub(super) struct Connection {
     stream: TcpStream,
     address: Box<str>,
-    /// The bytes that were received and not used.
+    /// The bytes that were received but not consumed yet.
     buffer: Vec<u8>,
 }
 
@@ -33,7 +33,6 @@ impl Connection {
         Self { stream, address: address.into(), buffer: Vec::new() }
     }
 
-    /// Returns the bytes that were received and not used.
     pub(super) fn buffer(&self) -> &[u8] {
         &self.buffer
     }

@@ -69,7 +69,7 @@ pub enum RasError {
     /// The reply is malformed: another service may use the port.
     #[error("{request}: {problem}")]
     Protocol {
-        /// The request, as it was sent; `a report` from `Report::parse`.
+        /// The request, as it was sent, or `a report` if `Report::parse` failed.
         request: Box<str>,
         /// The reply, or the mistake in it, and what was expected.
         problem: Box<str>,

@@ -1,9 +1,8 @@
-//! A client of NCCL's RAS service: which ranks of a running job are late, stuck, failed or dead. Feature `ras`.
+//! A client of NCCL's RAS service, which finds late, stuck, failed and dead ranks of a running job. Feature `ras`.
 //!
-//! Every process with a communicator serves requests about the whole job on a TCP port, `NCCL_RAS_ADDR` or `localhost:28028`
-//! (NCCL 2.24 and newer, unless `NCCL_RAS_ENABLE` is set to another value than 1). [`RasClient`] sends requests, and
-//! [`verdicts`] draws conclusions from the reports. The client needs neither an NCCL library nor a GPU, and may run on any host
-//! that reaches the port.
+//! With NCCL 2.24 or newer, every process with a communicator serves requests about the whole job at `NCCL_RAS_ADDR`, by default
+//! `localhost:28028`. `NCCL_RAS_ENABLE=0` disables the service. [`RasClient`] sends requests, and [`verdicts`] draws conclusions
+//! from the reports. The client needs neither an NCCL library nor a GPU, and may run on any host that reaches the port.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,8 +28,8 @@
 //! | [`RasClient::monitor`] | 2.29.2 |
 //! | [`RasClient::diagnostics`], [`RasClient::set_profiler_mask`] | 2.31 |
 //!
-//! With an older NCCL, a request fails with [`RasError::Unsupported`]. Version 2.32 added no request and no field. The CPU
-//! backend serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
+//! With an older NCCL, a request fails with [`RasError::Unsupported`]. NCCL 2.32 added no request and no field. The CPU backend
+//! serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
 //!
 //! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply above 256 MiB
 //! is an error, and so is a handshake line above 64 KiB. If several processes listen on one port, the kernel chooses one for

@@ -8,7 +8,7 @@ use super::connection::{Connection, excerpt, protocol};
 use super::error::RasError;
 use libnccl_launch::connection::Deadline;
 
-/// Maximum bytes of an event. NCCL's events have less than 1 kB plus 20 bytes for each device.
+/// The maximum size of an event in bytes. NCCL's events are below 1 kB plus 20 bytes for each device.
 const MAX_EVENT: usize = 1 << 20;
 
 const REQUEST: &str = "MONITOR";
@@ -63,7 +63,7 @@ impl Monitor {
     }
 }
 
-/// Returns the event at the start of `bytes` and its length, or `None` if it is not complete. Nothing separates events.
+/// Returns the event at the start of `bytes` and its length, or `None` if the event is not complete. Nothing separates events.
 fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
     let mut events = Deserializer::from_slice(bytes).into_iter::<Event>();
     match events.next() {
@@ -82,7 +82,7 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 pub enum EventGroup {
     /// Processes that join or are considered dead. Every process reports these events for all processes.
     Lifecycle,
-    /// Connections between processes that are made, lost, slow or recovered. A process reports those with its neighbors.
+    /// Connections that are made, lost, slow or recovered. Each process reports its connections to its neighbors.
     Trace,
 }
 

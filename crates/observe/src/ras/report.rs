@@ -47,7 +47,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedCommunicator {
-    /// The hash that NCCL's log calls `commHash`. Only both hashes together are unique.
+    /// The hash that NCCL's log calls `commHash`. It is unique only together with `secondary_hash`.
     pub hash: String,
     /// The hashes of rank 0's host and process, separated by a colon.
     #[serde(default)]
@@ -75,7 +75,7 @@ pub struct ReportedCommunicator {
 pub struct CommunicatorId {
     /// The hash, as in [`ReportedCommunicator`].
     pub hash: String,
-    /// The other hash, as in [`ReportedCommunicator`].
+    /// The secondary hash, as in [`ReportedCommunicator`].
     pub secondary_hash: String,
     /// The number of ranks.
     pub size: u64,
@@ -107,10 +107,10 @@ pub struct RankReport {
     /// The state of its communicator; `None` if the report lacks it or a part of it.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
-    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
-    /// Sends, receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations, launches of CUDA
-    /// graphs, and collectives of copy engines and symmetric memory are not counted. A missing number is unknown. If one is
-    /// malformed, all are unknown.
+    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`. Sends,
+    /// receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations, launches of CUDA graphs, and
+    /// collectives of copy engines and symmetric memory are not counted. The number of a missing collective is unknown. If one
+    /// number is malformed, all are unknown.
     #[serde(default, deserialize_with = "known")]
     pub collective_counts: BTreeMap<String, u64>,
 }
@@ -184,7 +184,7 @@ pub struct MissingStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Collection {
-    /// The time in seconds that the collection from the processes took.
+    /// The time in seconds that it took to query the processes.
     pub collection_time_sec: Option<f64>,
     /// The number of processes that timed out, including the processes reached only through them.
     pub timeouts_count: Option<u64>,

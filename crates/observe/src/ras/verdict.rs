@@ -40,7 +40,7 @@ pub struct RankPlace {
     pub cuda_dev: i64,
 }
 
-/// A kind of conclusion; the most severe kind comes first.
+/// A kind of conclusion. Kinds are ordered by severity, the most severe first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -60,9 +60,9 @@ pub enum VerdictKind {
         /// The missing data, or the contradiction.
         problem: String,
     },
-    /// The rank called different collectives: it has launched more of one, and fewer of another.
+    /// The rank called other collectives than most ranks: it has launched more of one and fewer of another.
     Mismatched {
-        /// The rank that it is compared with: one of those with the most common numbers.
+        /// The rank with which it is compared. This rank has the most common numbers of launches.
         than: u64,
         /// The collectives of which it has launched more, and by how many.
         more: BTreeMap<String, u64>,
@@ -85,9 +85,9 @@ pub enum VerdictKind {
         /// The difference from the rank that has launched the most.
         behind: u64,
     },
-    /// No rank launched a collective between the first report and the last, and all launched the same number. Not a problem by
-    /// itself: the program may be computing. RAS cannot distinguish this from GPUs that hang in a launched collective, nor from
-    /// ranks that wait in sends and receives.
+    /// No rank launched a collective between the first report and the last, and all have launched the same number. Not a problem
+    /// by itself: the program may be computing. RAS cannot distinguish a computing program from GPUs that hang in a launched
+    /// collective, or from ranks that wait in sends and receives.
     Idle,
 }
 
@@ -104,14 +104,14 @@ impl Verdict {
 /// | verdict | rule |
 /// |---|---|
 /// | dead, unresponsive, failed, incomplete | the last report shows it |
-/// | mismatched | at least three quarters of the reports show it, including the last: counters are not read at one instant |
-/// | straggler | of two or more reports, at least three quarters show it behind the median, by at least a quarter of the launches from one report to the next; half of the reports suffice if its counters are equal in the first and the last |
+/// | mismatched | the last report and at least three quarters of all show it (counters are not read at one instant) |
+/// | straggler | of two or more reports, at least three quarters show the rank behind the median by at least a quarter of the launches between two reports; half of the reports suffice if its counters are the same in the first and the last |
 /// | frozen, idle | the counters of the first report and the last are equal |
 ///
-/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the query,
-/// which may be thousands of short ones. A report should therefore take less than a quarter of the time between two reports.
-/// A few reports within a second are enough to find stragglers. A job that is frozen for such a short time may only be computing:
-/// leave more time between the first and the last report to distinguish the two.
+/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the query.
+/// There may be thousands if they are short. A report should therefore take less than a quarter of the time between two reports.
+/// A few reports within a second are enough to find stragglers. A job without progress for such a short time may be computing. To
+/// detect a frozen job, leave more time between the first and the last report.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let by_id: Vec<_> = reports.iter().map(by_id).collect();
@@ -140,7 +140,7 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
 
 type Finding = (VerdictKind, Option<RankPlace>);
 
-/// For each collective, the number that a rank has launched. A missing number is unknown.
+/// The number of launches of each collective on one rank. A missing number is unknown.
 type Counters = BTreeMap<String, u64>;
 
 /// The ranks of a report whose counters can be compared.
@@ -150,7 +150,7 @@ fn incomplete(problem: impl Into<String>) -> VerdictKind {
     VerdictKind::Incomplete { problem: problem.into() }
 }
 
-/// Returns the communicators of a report, all with the same identity together.
+/// Groups the initialized communicators of a report by identity.
 fn by_id(report: &Report) -> BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for communicator in report.communicators.iter().filter(|one| !one.is_initializing()) {
@@ -159,7 +159,7 @@ fn by_id(report: &Report) -> BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>
     all
 }
 
-/// Returns the ranks for which a report has an entry, with the number of entries.
+/// Returns the place and the number of entries of each rank that a report lists.
 fn entries(communicator: &ReportedCommunicator) -> BTreeMap<u64, (RankPlace, usize)> {
     let ReportedCommunicator { ranks, missing_ranks, .. } = communicator;
     let mut entries = BTreeMap::new();
@@ -169,7 +169,7 @@ fn entries(communicator: &ReportedCommunicator) -> BTreeMap<u64, (RankPlace, usi
     entries
 }
 
-/// Returns the ranks with counters, except those that are listed twice or beyond the size.
+/// Returns the ranks with counters, except ranks that are listed twice or are not below the size.
 fn comparable(communicator: &ReportedCommunicator) -> Ranks<'_> {
     let entries = entries(communicator);
     let is_comparable = |rank: &&RankReport| {
@@ -178,8 +178,8 @@ fn comparable(communicator: &ReportedCommunicator) -> Ranks<'_> {
     communicator.ranks.iter().filter(is_comparable).map(|rank| (rank.rank, rank)).collect()
 }
 
-/// Dead, unresponsive, and incomplete. Incomplete is a rank whose process responds but lacks the communicator, if the first report
-/// shows the same and other ranks still use the communicator.
+/// Finds dead, unresponsive and incomplete ranks. A rank whose process responds but lacks the communicator is incomplete only if
+/// the first report shows the same and another rank still uses the communicator.
 fn missing(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Finding> {
     let had_left = |rank: u64| first.missing_ranks.iter().any(|one| one.rank == rank && has_left(one));
     let is_running = last
@@ -198,7 +198,7 @@ fn missing(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Fin
     found.filter_map(|missing| Some((kind(missing)?, Some(RankPlace::of_missing(missing))))).collect()
 }
 
-/// Incomplete for a rank that the first report and the last show in its initialization, while others are ready.
+/// Finds ranks that the first report and the last show in initialization, while others are ready.
 fn unready(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Finding> {
     let is_in = |rank: &RankReport, state| rank.status.as_ref().is_some_and(|status| status.state() == state);
     let was_unready =
@@ -231,7 +231,7 @@ fn failed(communicator: &ReportedCommunicator) -> Vec<Finding> {
         .collect()
 }
 
-/// Incomplete: missing or contradictory data on the job.
+/// Finds missing or contradictory data on the job.
 fn job_defects(report: &Report) -> Vec<String> {
     let late = match report.ras.timeouts_count {
         Some(0) => None,
@@ -242,7 +242,7 @@ fn job_defects(report: &Report) -> Vec<String> {
     late.into_iter().chain(count).collect()
 }
 
-/// Incomplete: missing or contradictory data on a communicator and its ranks.
+/// Finds missing or contradictory data on a communicator and its ranks.
 fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     let ReportedCommunicator { size, ranks, missing_ranks, .. } = communicator;
     let mut findings = Vec::new();
@@ -277,7 +277,7 @@ fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     findings
 }
 
-/// Returns the contradiction between the number of entries that a report states, if any, and the number that it lists.
+/// Returns an error text if a report states another number of entries than it lists.
 fn miscount(entries: &str, stated: Option<u64>, listed: usize) -> Option<String> {
     let stated = stated.filter(|stated| *stated != listed as u64)?;
     Some(format!("the report states {stated} {entries}, and lists {listed}"))
@@ -291,8 +291,8 @@ fn mismatched(history: &[Ranks<'_>]) -> Vec<Finding> {
     usual.map(|(rank, kind)| (kind.clone(), Some(RankPlace::of(ranks[rank])))).collect()
 }
 
-/// Returns the ranks that have launched more of one collective and fewer of another than most others. Ranks that are at different
-/// points of one sequence of calls never differ in both directions.
+/// Returns the ranks that have launched more of one collective and fewer of another than most ranks. Ranks at different points of
+/// one sequence of calls never differ in both directions.
 fn mismatches(ranks: &Ranks<'_>) -> BTreeMap<u64, VerdictKind> {
     let mut votes: BTreeMap<&Counters, usize> = BTreeMap::new();
     ranks.values().for_each(|rank| *votes.entry(&rank.collective_counts).or_default() += 1);
@@ -313,12 +313,12 @@ fn mismatches(ranks: &Ranks<'_>) -> BTreeMap<u64, VerdictKind> {
     ranks.iter().filter_map(|(rank, report)| Some((*rank, mismatch(report)?))).collect()
 }
 
-/// Returns whether something happened in three of four reports.
+/// Returns whether `times` is at least three quarters of `reports`.
 fn are_most(times: usize, reports: usize) -> bool {
     4 * times >= 3 * reports
 }
 
-/// Frozen and idle. A communicator that has launched nothing, such as one for sends and receives, has no verdict.
+/// Returns frozen or idle, or `None` if there is progress or if no collective was ever launched.
 fn progress(history: &[Ranks<'_>], communicator: &ReportedCommunicator) -> Option<VerdictKind> {
     let [first, .., last] = history else { return None };
     let before = |rank: &u64| first.get(rank).map(|before| &before.collective_counts);
@@ -342,7 +342,7 @@ fn progress(history: &[Ranks<'_>], communicator: &ReportedCommunicator) -> Optio
     Some(if is_level { VerdictKind::Idle } else { VerdictKind::Frozen { behind, missing } })
 }
 
-/// Stragglers, with the numbers of the last report that shows them.
+/// Finds stragglers. The numbers of each are from the last report that shows it.
 fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
     let mut found: BTreeMap<(u64, &str), (usize, Finding)> = BTreeMap::new();
     for (at, ranks) in history.iter().enumerate() {
@@ -385,7 +385,7 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
     usual.map(|(_, (_, finding))| finding).collect()
 }
 
-/// Returns the collectives that the ranks count.
+/// Returns the names of the collectives in the ranks' counters.
 fn names<'a>(ranks: impl IntoIterator<Item = &'a RankReport>) -> BTreeSet<&'a str> {
     ranks.into_iter().flat_map(|rank| rank.collective_counts.keys()).map(String::as_str).collect()
 }
@@ -401,7 +401,7 @@ impl RankPlace {
     }
 }
 
-/// Formats as the process and its device.
+/// Writes the process and its device.
 impl fmt::Display for RankPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, pid, cuda_dev, .. } = self;
@@ -425,7 +425,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Formats as the sentence without its subject.
+/// Writes the sentence without its subject.
 impl fmt::Display for VerdictKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -473,7 +473,7 @@ impl fmt::Display for VerdictKind {
 /// The maximum number of ranks that a sentence names.
 const NAMED: usize = 8;
 
-/// Returns the first of some ranks in words; `count` is the total number.
+/// Formats the first ranks of a list for a sentence; `count` is the number of all.
 fn list(ranks: &[u64], count: u64) -> String {
     let named = ranks.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match count {

@@ -2,13 +2,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A clock that reads the processor's counter, which takes one or two instructions instead of dozens for the system's clock.
 ///
-/// The counter runs at a constant rate (x86-64: an invariant TSC, as all processors of the last 15 years have), which is
-/// measured with the system's clock, from the start until a time is needed.
+/// The counter runs at a constant rate; on x86-64, all processors of the last 15 years have such a counter (invariant TSC). The
+/// rate is measured with the system's clock, from the start until a time is needed.
 #[derive(Debug)]
 pub(super) struct Clock {
     start: Instant,
     start_ticks: u64,
-    /// Nanoseconds since 1970.
+    /// The time of the start, in nanoseconds since 1970.
     start_time: u64,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Scale<'a> {
     ticks: u128,
 }
 
-/// Returns the lower and the upper half of the processor's counter, as two registers have them.
+/// Returns the lower and the upper half of the processor's counter, each from its register.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn halves() -> [u32; 2] {
@@ -45,7 +45,7 @@ pub(super) fn halves() -> [u32; 2] {
     [ticks as u32, (ticks >> 32) as u32]
 }
 
-/// Returns the halves of the system's clock, in nanoseconds, where the processor's counter is not known.
+/// Returns the halves of the system's time in nanoseconds, on processors whose counter is not supported.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn halves() -> [u32; 2] {
     let ticks = now();
@@ -74,7 +74,7 @@ impl Clock {
 }
 
 impl Scale<'_> {
-    /// Returns the nanoseconds since 1970 at which the counter had this value.
+    /// Converts a value of the counter to nanoseconds since 1970.
     pub(super) fn time(self, ticks: u64) -> u64 {
         let ticks = u128::from(ticks.saturating_sub(self.clock.start_ticks));
         self.clock.start_time.saturating_add((ticks * self.nanoseconds / self.ticks) as u64)

@@ -20,7 +20,7 @@ impl Document {
         Self::Object(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }
 
-    /// Returns it as JSON (RFC 8259), on one line.
+    /// Returns the value as JSON (RFC 8259), on one line.
     pub(crate) fn to_json(&self) -> String {
         let mut json = String::new();
         self.write_json(&mut json);
@@ -55,7 +55,7 @@ impl Document {
         }
     }
 
-    /// Returns it as a pickle of protocol 2, which every Python since 2.3 reads.
+    /// Returns the value as a pickle of protocol 2, which every Python since 2.3 reads.
     pub(crate) fn to_pickle(&self) -> Vec<u8> {
         let mut pickle = b"\x80\x02".to_vec();
         self.write_pickle(&mut pickle);

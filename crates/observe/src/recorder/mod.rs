@@ -37,7 +37,7 @@ use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, O
 /// See [`RecordExt::record`](crate::RecordExt::record).
 ///
 /// It is an [`Observer`]. Operations, including the operations of a group, are recorded when they are called. Calls that
-/// libnccl's checks reject, and the operators of reductions, are not recorded.
+/// libnccl's checks reject are not recorded, and neither are reduction operators.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -65,18 +65,18 @@ struct Recording {
     membership: Membership,
     ring: Ring,
     state: AtomicU8,
-    /// The calls have the names of C functions.
+    /// Set if the recording also names the C functions.
     is_of_c: bool,
 }
 
-/// The communicator has failed, or ended.
+/// The state bit of a failed communicator. [`ENDED`] is the bit of a destroyed or aborted one.
 const FAILED: u8 = 1;
 const ENDED: u8 = 2;
 
-/// The recordings of this crate's communicators in this process.
+/// The recordings of libnccl's communicators in this process.
 static RECORDINGS: Mutex<Vec<Weak<Recording>>> = Mutex::new(Vec::new());
 
-/// Makes the signal that the environment names write the dump of the process.
+/// Makes the signal in `LIBNCCL_RECORDER_SIGNAL` write the recordings of the process.
 #[cfg(all(unix, feature = "signal"))]
 fn write_on_signal_of_environment() {
     static START: Once = Once::new();
@@ -203,8 +203,8 @@ impl Recorder {
         to_pytorch(std::slice::from_ref(self))
     }
 
-    /// Returns the records of the communicators in [`all_to_json`](Self::all_to_json) as [`to_pytorch`](Self::to_pytorch) does.
-    /// For processes with one rank each.
+    /// Returns the records of all recorded communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. Only for a
+    /// process with a single rank.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
         to_pytorch(&all())
@@ -225,7 +225,7 @@ impl Recorder {
     /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook. A second
     /// call only changes the path.
     ///
-    /// A panicking thread cannot install a hook in Rust: there, the first call only stores the path.
+    /// A panicking thread cannot install a hook. In such a thread, a call only stores the path.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
@@ -246,8 +246,8 @@ impl Recorder {
     /// Writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`, on a dedicated thread. The
     /// signal's default action is disabled; handlers that the program installed before still run.
     ///
-    /// If the environment variable `LIBNCCL_RECORDER_SIGNAL` is `USR1` or `USR2`, this signal writes the file of
-    /// `LIBNCCL_RECORDER_FILE`, as a timeout does, once a communicator of the process is recorded.
+    /// The environment variable `LIBNCCL_RECORDER_SIGNAL` selects a signal, `USR1` or `USR2`, that writes the file of
+    /// `LIBNCCL_RECORDER_FILE` as a timeout does. The signal is handled as soon as a communicator of the process is recorded.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;
@@ -266,7 +266,7 @@ impl Recorder {
         signal::on_signal(signal, move || drop(Self::write_all("signal", &path)))
     }
 
-    /// Writes the records of the process if the environment has a path.
+    /// Writes the records of the process to the path in `LIBNCCL_RECORDER_FILE`, if it is set.
     #[cold]
     fn write_as_the_environment_says(&self, reason: &str) {
         if let Some(mut path) = variable(variables::RECORDER_FILE) {
@@ -304,8 +304,8 @@ impl Recorder {
 
 /// Methods that record a [`Communicator`].
 pub trait RecordExt {
-    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, at most 2^20, in 64 bytes
-    /// each. Recording stops when the communicator is destroyed. Further calls return the same recorder.
+    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, in 64 bytes each; `entries`
+    /// is limited to 2^20. Recording stops when the communicator is destroyed. Further calls return the same recorder.
     ///
     /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
     /// [`Recorder`].
@@ -360,8 +360,8 @@ fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
     pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
-/// Returns the identity of a library's file, and caches it. Only a file without a build id is hashed: a timeout waits for the
-/// recording, and NCCL has hundreds of megabytes.
+/// Returns the identity of a library's file, and caches it. Only a file without a build id is hashed, because NCCL has hundreds
+/// of megabytes and a timeout waits for the recording.
 fn library_document(path: &Arc<Path>) -> Document {
     static KNOWN: Mutex<Option<(Arc<Path>, Document)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The format of PyTorch's flight recorder, version 2.5, which `python -m torch.distributed.flight_recorder.fr_trace` reads.
 //!
-//! Its operations have no root, and its sizes are lists of shapes.
+//! In this format, operations have no root, and sizes are lists of shapes.
 
 use super::document::Document;
 use super::record::{Record, RecordState};
@@ -9,7 +9,7 @@ use libnccl::DataType;
 /// A communicator, and its records.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// An identity that all ranks have in common.
+    /// The communicator's id, the same on all ranks.
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) size: usize,
@@ -52,7 +52,7 @@ pub(crate) fn dump(groups: &[Group]) -> Document {
     ])
 }
 
-/// Returns PyTorch's names of an operation, each with its sent and received elements. An exchange is two operations.
+/// Returns PyTorch's name of an operation, with the numbers of sent and received elements. A `send_recv` is two operations.
 fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
     let counts = [record.sent, record.received];
     let peer = record.peer.map_or_else(|| "?".into(), |peer| peer.to_string());
@@ -76,7 +76,7 @@ fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
     vec![(name.into(), counts)]
 }
 
-/// Returns PyTorch's name of an element type, or the name of bytes if it has none.
+/// Returns PyTorch's name of an element type: `Byte` for no type, `Undefined` for an unknown one.
 fn type_name(data_type: Option<DataType>) -> &'static str {
     match data_type {
         Some(DataType::Int8) => "Char",

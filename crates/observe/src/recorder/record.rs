@@ -9,13 +9,13 @@ use libnccl::observer::Operation;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The number among the operations of the communicator; the first one that had an observer is 1.
+    /// The number among the communicator's operations. The first operation that had an observer is 1.
     pub number: u64,
     /// The number among the recorded collectives, from 1: the same on all ranks if recording began at the same call. `None` for a
     /// point-to-point operation, or if the rank kept starting operations while the records were read.
     pub collective: Option<u64>,
     /// The number among this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided operations),
-    /// from 1. `None` for a collective, or as for `collective`.
+    /// from 1. `None` for a collective, or if it is unknown, as for `collective`.
     pub message: Option<u64>,
     /// The name of the method, such as `all_reduce_in_place`.
     pub operation: &'static str,

@@ -16,7 +16,7 @@ use libnccl::observer::OperationStart;
 pub(crate) struct Ring {
     /// The number of the operation that was begun last.
     begun: AtomicU64,
-    /// The number of the operation before the first.
+    /// The number of the last operation before recording began.
     start: AtomicU64,
     /// The number of slots, a power of two, minus one.
     mask: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Ring {
     done: AtomicU64,
     /// The number of the last operation whose call or group has returned.
     ended: AtomicU64,
-    /// The number of point-to-point operations; changes only between `begun` and `done` of one operation.
+    /// The number of point-to-point operations. It changes only between the stores to `begun` and `done`.
     messages: AtomicU64,
     clock: Clock,
 }
 
-/// A bit that the processor's counter does not reach.
+/// The bit of a failed operation. The processor's counter does not reach it.
 const FAILED: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
@@ -40,11 +40,12 @@ struct Slot {
     sent: AtomicUsize,
     received: AtomicUsize,
     stream: AtomicUsize,
-    /// Null if it is unknown.
+    /// The call site; null if it is unknown.
     site: AtomicPtr<Location<'static>>,
-    /// The lower and the upper half, as the processor returns them.
+    /// The lower and the upper half of the counter at the call.
     queued: [AtomicU32; 2],
-    /// A time before `queued` was left by the slot's previous operation. A failed operation has [`FAILED`] and `queued`.
+    /// The counter at completion. A value before `queued` is from the slot's previous operation. For a failed operation, `queued`
+    /// with the bit [`FAILED`].
     completed: AtomicU64,
 }
 
@@ -52,7 +53,7 @@ struct Slot {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     pub(super) number: u64,
-    /// The number among the point-to-point operations or the collectives; unknown if the writer did not pause for a read.
+    /// The number among the point-to-point operations or the collectives; `None` if the writer did not pause during a read.
     pub(super) own_number: Option<u64>,
     pub(super) call: CallWord,
     pub(super) elements: [u64; 2],
@@ -66,10 +67,10 @@ pub(super) struct Read {
 }
 
 impl Ring {
-    /// The largest number of entries: 64 MiB.
+    /// The maximum number of entries, which take 64 MiB.
     const MAX: usize = 1 << 20;
 
-    /// Creates a ring of at least `entries` entries, up to a million.
+    /// Creates a ring. Rounds `entries`, at most [`Self::MAX`], up to a power of two.
     pub(crate) fn new(entries: usize) -> Self {
         let entries = entries.clamp(1, Self::MAX).next_power_of_two();
         let [begun, start, done, ended, messages] = [(); 5].map(|()| AtomicU64::new(0));
@@ -86,7 +87,7 @@ impl Ring {
         self.done.load(Acquire)
     }
 
-    /// Returns whether the call or group of an operation has not returned.
+    /// Returns whether the call or group of a recorded operation has not returned yet.
     pub(crate) fn is_inside(&self) -> bool {
         self.ended.load(Acquire) < self.last()
     }
@@ -142,7 +143,7 @@ impl Ring {
         self.ended.store(last, Release);
     }
 
-    /// Records that the operations on a stream are complete, up to the last one. Only one thread at a time may call this.
+    /// Records that all operations on a stream up to the last are complete. Only one thread at a time may call this.
     #[cold]
     pub(crate) fn complete(&self, stream: usize) {
         let (now, last) = (ticks(), self.last());
@@ -157,7 +158,7 @@ impl Ring {
         }
     }
 
-    /// Returns the number of the oldest operation for which there is a slot.
+    /// Returns the number of the oldest operation that still has a slot.
     fn oldest(&self, last: u64) -> u64 {
         last.saturating_sub(self.slots.len() as u64).max(self.start.load(Relaxed)) + 1
     }

@@ -9,8 +9,7 @@ use crate::variables::RECORDER_SIGNAL;
 /// The largest signal number of any Unix.
 const MAX: i32 = 64;
 
-/// Calls `write` for each signal of this number, on a separate thread. A signal handler can interrupt any code, and must not even
-/// allocate.
+/// Calls `write` for each arrival of a signal, on a separate thread, because a signal handler must not even allocate memory.
 pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -> io::Result<()> {
     // The crate signal-hook panics in both cases.
     if FORBIDDEN.contains(&signal) || !(1..=MAX).contains(&signal) {

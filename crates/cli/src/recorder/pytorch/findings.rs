@@ -1,4 +1,4 @@
-//! Finds the ranks that hold up a job: ranks for which others wait, and which wait for no other rank.
+//! Finds the ranks that hold up a job: others wait for these ranks, which wait for no other rank.
 //!
 //! PyTorch queues operations without waiting for them. Therefore a rank with open calls is not suspicious, nor is a rank that is
 //! behind on one group because it waits on another.
@@ -160,7 +160,7 @@ impl Waits {
         self.of_rank.iter().filter(|(_, all)| all.contains(&awaited)).map(|(rank, _)| *rank).collect()
     }
 
-    /// Returns the ranks that wait for each other. Those that only wait for one of them are not named.
+    /// Returns the ranks that wait for each other. Ranks that only wait for one of these are not named.
     fn circular(&self, groups: &[Group<'_>]) -> Option<Finding> {
         // Those that wait, in the end, for a rank that waits for nobody, or for ranks that were found before.
         let ends = self.of_rank.values().flatten().filter(|rank| !self.waits(**rank));
@@ -209,7 +209,7 @@ fn reach(rank: usize, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
     reached
 }
 
-/// Returns the first collectives of a group that were not called by ranks that wait for no other rank.
+/// Finds, for each rank that waits for no other rank, the first collective of a group in which others wait for it.
 fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     let open = group.members.iter().flat_map(|(rank, member)| {
         member.open_collectives().map(move |(number, entry)| (number, (*rank, entry)))
@@ -256,7 +256,7 @@ fn not_completed(group: &Group<'_>) -> Option<Timed> {
     Some((entry.time_created_ns, Finding { collective: Some(number), ..finding }))
 }
 
-/// Returns the sends and receives without a matching call on a peer that waits for no other rank; if all peers wait, all of them.
+/// Finds sends and receives without a matching call: those whose peer waits for no other rank or, if there are none, all.
 fn unmatched(groups: &[Group<'_>], waits: &Waits) -> Vec<Finding> {
     let unmatched =
         || groups.iter().flat_map(|group| group.unmatched().into_iter().map(move |one| (group, one)));

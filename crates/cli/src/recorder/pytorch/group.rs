@@ -25,7 +25,7 @@ pub(super) struct Member<'a> {
     /// The collectives by number. Coalesced ones share a number.
     pub(super) collectives: BTreeMap<u64, Vec<&'a Entry>>,
     point_to_point: Vec<&'a Entry>,
-    /// `None` also if its numbers may count point-to-point operations too.
+    /// The status; `None` if it is missing, or if its numbers may count point-to-point operations too.
     status: Option<Status>,
 }
 
@@ -82,8 +82,8 @@ fn configurations(dump: &Dump) -> Vec<(&str, &super::Configuration)> {
     all.sorted_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name)).collect()
 }
 
-/// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its
-/// position, because both increase.
+/// Returns the groups' names by their numbers in this process. Entries contain both. A group without entries is identified by its
+/// position, because names and numbers increase together.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     let of_entries: BTreeMap<u64, &str> =
         dump.entries.iter().map(|entry| (entry.pg_id, &*entry.process_group.0)).collect();
@@ -98,7 +98,7 @@ fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     if agrees { in_order } else { of_entries }
 }
 
-/// Returns whether the last entry of each rank that has one is the last call of its status.
+/// Returns whether each rank's status counts only collectives: its last number is that of the rank's last collective.
 fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
     let last = |member: &Member<'_>| Some((*member.collectives.last_key_value()?.0, member.status?));
     let agrees = |(last, status): (u64, Status)| i64::try_from(last) == Ok(status.last_enqueued_collective);
@@ -109,14 +109,14 @@ fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
 }
 
 impl Group<'_> {
-    /// Returns the number of the last collective that a rank has called, if its dump contains it.
+    /// Returns the number of the last collective that a rank has called, if the dump contains it.
     pub(super) fn last_called(&self, rank: usize) -> Option<u64> {
         let member = self.members.get(&rank)?;
         let recorded = member.collectives.last_key_value().map(|(number, _)| *number);
         recorded.or_else(|| u64::try_from(member.status?.last_enqueued_collective.max(0)).ok())
     }
 
-    /// Returns the number of the last collective that a rank has completed, if its dump contains it.
+    /// Returns the number of the last collective that a rank has completed, if the dump contains it.
     pub(super) fn last_completed(&self, rank: usize) -> Option<u64> {
         u64::try_from(self.members.get(&rank)?.status?.last_completed_collective.max(0)).ok()
     }
@@ -171,7 +171,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// `EXPERT_MODEL_PARALLEL_GROUP (72)`.
+/// Writes the description and the name: `EXPERT_MODEL_PARALLEL_GROUP (72)`.
 impl fmt::Display for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", output::in_line(self.description), output::in_line(self.name))

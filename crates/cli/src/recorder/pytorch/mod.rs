@@ -25,10 +25,10 @@ use group::Group;
 struct Dump {
     version: String,
     pg_config: BTreeMap<String, Configuration>,
-    /// By the group's number in this process. PyTorch 2.4 and newer.
+    /// The status of each group, by its number in this process. PyTorch 2.4 and newer.
     #[serde(default)]
     pg_status: BTreeMap<u64, Status>,
-    /// The JSON of an empty recorder has no list.
+    /// Absent in the JSON of an empty recorder.
     #[serde(default)]
     entries: Vec<Entry>,
 }
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// `nccl:all_reduce of 4096x5120 BFloat16`.
+/// Writes the call: `nccl:all_reduce of 4096x5120 BFloat16`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&output::in_line(&self.profiling_name))?;
@@ -104,7 +104,7 @@ pub(super) struct Dumps {
     left_out: Vec<String>,
 }
 
-/// Reads the dumps, if there are any among the files. Any other file is an error if the user named it, and is ignored otherwise.
+/// Reads the dumps, if there are any among the files. Any other file is an error if the user named it, and is left out otherwise.
 pub(super) fn read(files: &[Candidate]) -> Result<Option<Dumps>> {
     if !files.iter().any(|file| file.bytes.as_ref().is_ok_and(|bytes| is_dump(bytes))) {
         return Ok(None);
@@ -157,7 +157,7 @@ impl Dumps {
     }
 }
 
-/// Prints where the ranks diverged, as text or JSON. Returns whether they did not diverge and no dump is missing.
+/// Prints where the ranks diverged, as text or JSON. Returns whether there is a group, no finding, and no file that was left out.
 pub(super) fn diff(dumps: &Dumps, is_json: bool) -> Result<bool> {
     for problem in &dumps.left_out {
         anstream::eprintln!("warning: left out: {}", output::in_line(problem));

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
-/// The maximum size of a pickle's values in bytes. A short pickle can describe large values, because it may use a value twice.
+/// The maximum size of a pickle's values in bytes. A short pickle can describe large values, because it may use a value
+/// repeatedly.
 const MAX_SIZE: usize = 1 << 29;
 
 /// The maximum nesting of values. A list of a pickle may contain itself.
@@ -164,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(self.stack.split_off(mark.context("it ends a sequence that it has not begun")?))
     }
 
-    /// Adds to the list or dictionary at the top.
+    /// Adds to the list or dictionary at the top of the stack.
     fn extend(&mut self, items: &[usize]) -> Result<()> {
         let top = self.top()?;
         match &mut self.values[top] {
