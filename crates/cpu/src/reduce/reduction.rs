@@ -16,7 +16,7 @@ pub(crate) enum Reduction {
     Max,
     Min,
     Avg,
-    /// The sum of the inputs, each multiplied by its rank's scalar, which is stored in the first bytes.
+    /// The sum of the inputs, each multiplied by its rank's scalar. The first bytes contain this rank's scalar.
     PreMulSum([u8; 8]),
 }
 
