@@ -23,7 +23,7 @@ use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
-/// The time after which the name of an address is assumed to belong to another user if no connection to it is accepted.
+/// If no connection to the name of an address is accepted for this long, the name is assumed to belong to another user.
 const HELD: Duration = Duration::from_secs(1);
 
 /// The longest wait for another rank's election. A process that is stopped during its election must not block all other ranks.
@@ -110,7 +110,7 @@ struct Election {
     directory: File,
     path: PathBuf,
     /// The name of the file that contains the chosen name. Opened relative to the checked `directory`, because `path` may refer
-    /// to another one by then.
+    /// to another directory by then.
     file: String,
 }
 

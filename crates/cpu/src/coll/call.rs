@@ -39,7 +39,7 @@ pub(crate) enum CallHeader {
         /// together.
         is_grouped: bool,
     },
-    /// A point-to-point or one-sided call. Not compared between ranks, only shown in reports and the log.
+    /// A point-to-point or one-sided call. Not compared between ranks, only reported and logged.
     PointToPoint {
         call: PeerCall,
         /// [`NO_DATA_TYPE`](Self::NO_DATA_TYPE) if `count` is in bytes.

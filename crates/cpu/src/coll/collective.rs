@@ -189,7 +189,7 @@ fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
         && !state.is_one_process()
 }
 
-/// Returns the call in the form that splits the work of a broadcast among the ranks.
+/// Returns a broadcast in the form that splits its work among the ranks, and any other call unchanged.
 fn spread(call: &Call) -> Call {
     let shape = call.function.shape();
     let is_broadcast = shape.operation.role == Role::RootSends

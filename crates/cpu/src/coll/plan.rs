@@ -19,7 +19,7 @@ use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::RANK_ARGS;
 use crate::sync::primitive::LOOM;
 
-/// Granularity of chunks in bytes, for chunks of whole cache lines and few tasks in a short call.
+/// Chunk sizes are multiples of this number of bytes: whole cache lines, and few chunks in a short call.
 const CHUNK: usize = if LOOM { 64 } else { 512 };
 
 /// The arguments of a collective that all ranks must agree on. `count` is the count that the caller passed.

@@ -38,7 +38,7 @@ struct Wait {
 
 const MAX_NAMED: usize = 8;
 
-/// Runs an operation. Meanwhile, other ranks can see its call, and it describes its wait if the thread waits for long.
+/// Runs an operation. Meanwhile, other ranks can see its call, and the operation describes its wait if the thread waits for long.
 pub(crate) async fn run(
     mut running: BoxedOperation<'_>,
     header: CallHeader,
@@ -236,7 +236,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
 }
 
-/// Returns the call that a process is running on another communicator than `state`, if this process is a member of both.
+/// Returns the call that a process is running on another communicator than `state`. Finds only communicators of this process.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
     SharedState::registered().iter().filter(|other| !std::ptr::eq(&***other, state)).find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);

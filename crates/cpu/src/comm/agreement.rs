@@ -28,8 +28,8 @@ const LENGTH: usize = 4096;
 /// Maximum number of characters of a name that are compared.
 const NAME: usize = 256;
 
-/// Checks, together with the other ranks of a new communicator, that no two ranks have the same device and that all ranks passed the same
-/// arguments and options. All ranks have just joined. The first rank whose arguments differ reports a finding.
+/// Checks, together with the other ranks of a new communicator, that no two ranks have the same device and that all ranks passed
+/// the same arguments and options. The first rank whose arguments differ reports a finding.
 ///
 /// # Errors
 /// Two ranks have the same device without [permission](may_repeat), or, in strict mode, the arguments differ.
@@ -154,7 +154,7 @@ struct Summary {
     number: i32,
     /// The number of the PCI bus, which is the same in all processes.
     bus: i32,
-    /// Bit set of the buses of the devices that are visible to the rank's process.
+    /// The buses of the devices visible to the rank's process, as a bit set.
     visible: u64,
     digest: u64,
 }

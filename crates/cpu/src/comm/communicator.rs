@@ -36,7 +36,7 @@ use crate::sync::lock;
 pub(crate) struct Communicator {
     pub(crate) device: i32,
     /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded
-    /// CUDA yet, the first call that uses memory or a stream determines this, because the program may load CUDA before.
+    /// CUDA yet, the first call that uses memory or a stream determines this, because the program may load CUDA before that call.
     driver: OnceLock<Option<&'static Driver>>,
     /// Set if a call outside a group runs its operation on host memory before it returns. Requires that the communicator is
     /// blocking and that no faults are planted, because this call path does not check for them.

@@ -341,7 +341,7 @@ impl Group {
         Ok(Progress::Running)
     }
 
-    /// Runs all calls as one exclusive job. It makes all of the communicators busy.
+    /// Runs all calls as one exclusive job of all communicators.
     fn run_in_one_job(self, communicators: &[Arc<Communicator>]) -> Result {
         let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
         in_use.try_for_each(|communicator| communicator.check_not_busy())?;

@@ -268,7 +268,7 @@ impl StreamJobs {
     }
 
     /// Returns the event recorded after the last job. A wait for jobs must also query it, because only the event shows whether a
-    /// graph was launched. In addition, the driver thereby records what the host has waited for.
+    /// graph was launched. The driver thereby also records what the host has waited for.
     fn last(&self) -> Option<Arc<Event>> {
         lock(&self.last).clone()
     }

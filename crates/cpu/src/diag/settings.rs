@@ -19,7 +19,7 @@ const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 ///
 /// - A send returns when the receiver has received the data.
 /// - In a group, the collectives of a communicator run before its sends and receives.
-/// - Collectives wait for the other ranks' calls even if the count is 0 or the rank needs no data from them.
+/// - Collectives wait for the other ranks' calls even if the count is 0 or a rank needs no data from the others.
 /// - `ncclAlltoAll` in place is an error.
 ///
 /// A program that passes in strict mode cannot hang in NCCL because of missing buffers. Objects that the program has not

@@ -33,7 +33,7 @@ pub(crate) trait Element: Copy {
     /// Returns the element in the first bytes, repeated if the type holds several elements.
     fn first(bytes: [u8; 8]) -> Self;
 
-    /// Returns the (first) element's bytes, padded with zeros.
+    /// Returns the first element's bytes, padded with zeros.
     fn to_padded(self) -> [u8; 8];
 }
 

@@ -159,7 +159,8 @@ impl SharedState {
         }
     }
 
-    /// Describes the wait for `other` to end an access to memory of `rank` that cannot be taken back for the reason `why`.
+    /// Describes the wait for `other` to end an access to memory of `rank`. `why` is the reason that the memory is not taken
+    /// back.
     #[cold]
     fn describe_access(&self, rank: usize, other: usize, waited: Duration, why: &str) -> String {
         let process = self.process(other);

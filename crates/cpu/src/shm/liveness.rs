@@ -57,7 +57,7 @@ thread_local! {
     static AWAITED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the rank that the operation last polled on this thread waits for.
+/// Returns the rank for which this thread's most recently polled operation waits.
 pub(crate) fn awaited() -> usize {
     AWAITED.get()
 }
@@ -246,8 +246,8 @@ impl SharedState {
         }
     }
 
-    /// Returns `true` if no process has checked the others for [`CHECK_INTERVAL`], or the clock was set, and this process is the first to
-    /// start the next check. If it dies or stops during the check, another one is due an interval later.
+    /// Returns `true` if a check is due and this process is the first to start it. A check is due if none has begun for
+    /// [`CHECK_INTERVAL`], or if the clock was set.
     fn is_check_due(&self) -> bool {
         let last = self.segment.word(LAST_CHECK);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();

@@ -103,7 +103,7 @@ impl<'a> Mailbox<'a> {
         length.min(most).min(self.size - position % self.size)
     }
 
-    /// Returns how many bytes of room a sender with `left` bytes to write must wait for.
+    /// Returns the number of free bytes for which a sender with `left` bytes to write must wait.
     pub(crate) fn least_room(&self, left: u64) -> u64 {
         left.min(self.size.min(WHOLE_MAX) / CHUNKS)
     }

@@ -112,7 +112,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// Returns whether the process has ended. If only its first thread has exited, it is shown as a zombie with several threads.
+    /// Returns whether the process has ended. If only its first thread has, it is shown as a zombie with several threads.
     fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
