@@ -54,7 +54,7 @@ findings! {
     LateRank = "late-rank",
     /// A rank leaves before all sends to it and from it were received.
     UnreceivedMessage = "unreceived-message",
-    /// A rank leaves without a call that another rank made.
+    /// A rank leaves without having made a call that another rank made.
     MissingCall = "missing-call",
     /// Calls never run because their group has not ended.
     UnendedGroup = "unended-group",

@@ -98,8 +98,8 @@ pub struct Interface {
     /// [`VERSION`](Self::VERSION).
     pub version: u32,
 
-    /// Describes a device without initializing CUDA, even in a forked child. A process that has only looked for devices can thus
-    /// still fork and use CUDA in its children.
+    /// Describes a device without initializing CUDA, even in a forked child. A process that has only looked for devices can still
+    /// fork and use CUDA in its children.
     ///
     /// A number that no device has causes `CUDA_ERROR_INVALID_DEVICE`.
     pub describe: unsafe extern "C" fn(device: c_int, out: *mut Device) -> c_uint,
@@ -140,7 +140,7 @@ pub struct Interface {
     /// is that of the operation that this thread executes, or else the current one. Does nothing if failures are only to be
     /// reported.
     ///
-    /// A code that CUDA does not have becomes `CUDA_ERROR_UNKNOWN`. `reason` must be null or a C string that names the operation; the
+    /// A code unknown to CUDA becomes `CUDA_ERROR_UNKNOWN`. `reason` must be null or a C string that names the operation; the
     /// exported function `libnccl_cuda_failure` returns it.
     pub fail: unsafe extern "C" fn(number: u64, error: c_uint, reason: *const c_char) -> c_uint,
 

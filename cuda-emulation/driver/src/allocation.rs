@@ -46,7 +46,7 @@ pub(crate) struct Allocation {
     pub(crate) flags: u32,
     pub(crate) address: u64,
     pub(crate) length: usize,
-    /// `None` if the program owns the memory.
+    /// The mapping, or `None` if the program owns the memory.
     pub(crate) mapping: Option<Mapping>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Backing {
     pub(crate) mappings: usize,
 }
 
-/// A pool of stream-ordered allocations. It only counts, because memory is not kept for reuse.
+/// A pool of stream-ordered allocations. It only counts bytes, because memory is not kept for reuse.
 #[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
@@ -250,7 +250,7 @@ impl Allocations {
         reservation.addresses.range().contains(&address).then_some(reservation)
     }
 
-    /// Finds the mappings in a range, which must start at the first and end at the last mapping.
+    /// Finds the mappings in a range. The range must start and end with a mapping.
     pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
         let end = address.checked_add(length as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let first = self.at(address).filter(|first| first.backing.is_some());

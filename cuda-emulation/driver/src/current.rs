@@ -54,7 +54,7 @@ const _: () = assert!(!std::mem::needs_drop::<ManuallyDrop<Thread>>(), "it is us
 
 static AT_END: OnceLock<fn(u64)> = OnceLock::new();
 
-/// Calls a function with the number of each thread that ends, if the thread has one.
+/// Registers a function that is called with the number of each ending thread that has a number.
 pub(crate) fn at_thread_end(function: fn(u64)) {
     AT_END.get_or_init(|| function);
 }

@@ -130,7 +130,7 @@ impl Driver {
         }
     }
 
-    /// Wakes the workers that have something to do, also after streams were closed.
+    /// Wakes the workers that have something to do, including those of closed streams.
     pub(crate) fn wake(&self, state: &mut State) {
         for stream in state.scheduler.take_startable() {
             if let Some(worker) = state.streams.get(&stream).and_then(|stream| stream.worker.as_ref()) {

@@ -1,8 +1,8 @@
 //! Models of the driver's threads, explored by [`loom`] in all interleavings:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p libnccl-cuda-driver --lib loom_models`.
 //!
-//! They run the real driver: its lock, the workers of streams, and the host that waits for them. A wake-up that is lost is
-//! a deadlock, which loom reports.
+//! They run the real driver: its lock, the workers of streams, and the host that waits for them. A lost wake-up is a deadlock,
+//! which loom reports.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, OnceLock};

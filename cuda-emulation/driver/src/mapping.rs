@@ -374,7 +374,7 @@ impl Mapping {
         Ok(Self { bytes: Pages::all(Mapped::private(Self::round_up(length)?)?), device: None })
     }
 
-    /// Creates memory from a file that programs cannot access at the address.
+    /// Creates memory from a file. It is inaccessible at the address that programs see.
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         Ok(Self {

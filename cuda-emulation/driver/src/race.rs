@@ -1,8 +1,8 @@
 //! Races: two accesses to the same bytes, at least one of them a write, that are not ordered.
 //!
-//! The order is known, as a vector clock, when an operation begins. Its accesses are then compared with the accesses of all
-//! operations that began before it. A pair is a race if the clock of the later operation does not include the earlier one,
-//! even if that ended long ago.
+//! When an operation begins, its vector clock is known. Its accesses are then compared with the accesses of all operations that
+//! began before it. A pair is a race if the clock of the later operation does not include the earlier operation, even if that
+//! operation ended long ago.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -180,7 +180,7 @@ impl Detector {
         self.note(races)
     }
 
-    /// Returns the races of a host call with operations that the host has not waited for.
+    /// Returns the races between a host call and operations that the host has not waited for.
     pub(crate) fn check_host(
         &mut self,
         host: &Clock,
