@@ -153,8 +153,8 @@ pub(crate) struct Driver {
 /// Returns the emulated driver if the process has loaded it.
 pub(crate) fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
-    /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
-    /// determine it.
+    /// The number of loaded objects when the last look-up found no CUDA driver. Avoids look-ups, because the linker opens files
+    /// for them.
     static WITHOUT: AtomicU64 = AtomicU64::new(0);
     if let Some(driver) = DRIVER.get() {
         return driver.as_ref();
@@ -191,7 +191,7 @@ impl Driver {
     /// Returns the driver of a library, or `None` if it is NVIDIA's, or unusable.
     ///
     /// # Safety
-    /// `library` must be a valid handle, which this takes.
+    /// `library` must be a valid handle. The function takes ownership of it.
     unsafe fn find(library: *mut c_void) -> Option<Self> {
         // SAFETY: the caller's contract. The handle is closed only if the driver is NVIDIA's.
         let found = match unsafe { Interface::of(library) } {
@@ -289,8 +289,8 @@ impl Driver {
         Ok(memory.alias.expose_provenance())
     }
 
-    /// Enqueues `work` on `stream`. It is called on another thread when all earlier work is done: once, or at each launch of the
-    /// graph if `stream` is captured. `label` names the work in reports.
+    /// Enqueues `work` on `stream`. When all earlier work is done, `work` is called on another thread: once, or, if `stream` is
+    /// captured, at each launch of the graph. `label` names the work in reports.
     pub(crate) fn enqueue(
         &self,
         stream: Stream,
@@ -329,8 +329,8 @@ impl Driver {
         });
     }
 
-    /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover) is
-    /// called with the same number. The reason can be added to reports of the error.
+    /// Makes CUDA calls in the context of the operation that this thread executes return an error, until
+    /// [`recover`](Self::recover) is called with the same `number`. Reports of the error can include `reason`.
     pub(crate) fn fail(&self, number: u64, reason: &str) {
         let reason = CString::new(reason).unwrap_or_default();
         // SAFETY: takes numbers and a C string. Has no effect on a thread that executes no operation.
@@ -385,7 +385,7 @@ impl Driver {
         Ok((status != CU_STREAM_CAPTURE_STATUS_NONE).then_some(id))
     }
 
-    /// Records the work enqueued on `stream` so far; with a `capture` of the stream, at each launch of the graph.
+    /// Records the work enqueued on `stream` so far. With a `capture` of the stream, records it at each launch of the graph.
     pub(crate) fn record(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
         let flags = if capture.is_some() { CU_EVENT_RECORD_EXTERNAL } else { 0 };
         // SAFETY: an event that lives; the stream is the caller's, by the contract of NCCL's functions.
@@ -393,7 +393,8 @@ impl Driver {
         self.check("cuEventRecord", code)
     }
 
-    /// Makes `stream` wait for the work that `event` has recorded; with a `capture` of the stream, at each launch of the graph.
+    /// Makes `stream` wait for the work that `event` has recorded. With a `capture` of the stream, each launch of the graph
+    /// waits.
     pub(crate) fn wait(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
         let flags = if capture.is_some() { CU_EVENT_WAIT_EXTERNAL } else { 0 };
         // SAFETY: as in `record`.
@@ -401,7 +402,8 @@ impl Driver {
         self.check("cuStreamWaitEvent", code)
     }
 
-    /// Calls a function of CUDA that may wait even if this thread is capturing streams: the work that NCCL waits for is not captured.
+    /// Calls a CUDA function that may wait, and permits the wait even while this thread is capturing streams: the work that NCCL
+    /// waits for is not captured.
     fn relaxed(&self, call: impl FnOnce() -> c_uint) -> c_uint {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: a valid mode, which is replaced by the previous one.

@@ -69,7 +69,7 @@ pub fn nccl() -> libnccl::Nccl {
 /// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
 ///
 /// # Panics
-/// If `each` panics on a rank, after it has returned or panicked on all ranks.
+/// If `each` panics on a rank. The panic occurs after `each` has ended on all ranks.
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
     let nccl = nccl();
     if ranks > MAX_RANKS {

@@ -139,8 +139,8 @@ pub fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Arguments<'
     IS_WRITING.store(false, Release);
 }
 
-/// Waits until another thread has written its line, because this thread's fault may end the process when its handler returns. The
-/// limit of one second covers a fault during the write.
+/// Waits until another thread has written its line and set `flag` to `value`. Otherwise, this thread's fault may end the process
+/// first. The limit of one second covers a fault during the write.
 pub fn wait_for(flag: &AtomicBool, value: bool) {
     for _ in 0..1000 {
         if flag.load(Acquire) == value {

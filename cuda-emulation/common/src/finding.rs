@@ -1,7 +1,7 @@
 //! Findings: problems reported about a program. Each kind has a name, by which it can be ignored.
 //!
-//! The variables accept the names of the CUDA emulation's findings and of the findings of libraries on top of it. If a
-//! process uses both, both append to the findings file.
+//! The variables accept the names of the CUDA emulation's findings and of the findings of libraries on top of it. If a process
+//! uses several of them, all append to the same findings file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-/// Findings that are neither reported nor an error, by their names, separated by commas (`docs/what-it-finds.md`). Default: none.
+/// The comma-separated names of findings that are neither reported nor errors (`docs/what-it-finds.md`). Default: none.
 pub const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
 /// The file to which findings are appended as JSON, one per line; `%p` in its name is replaced with the process id. Default:
@@ -31,7 +31,7 @@ macro_rules! findings {
         impl Finding {
             const ALL: &[Self] = &[$(Self::$finding),*];
 
-            /// Returns the name, by which it is ignored.
+            /// Returns the name, as in [`IGNORE`].
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$finding => $name,)*
@@ -52,19 +52,19 @@ findings! {
     DeviceMemoryTouched = "device-memory-touched",
     /// A rank waits for other ranks for a long time.
     LateRank = "late-rank",
-    /// A rank leaves with sends to it, or from it, that were not received.
+    /// A rank leaves before all sends to it and from it were received.
     UnreceivedMessage = "unreceived-message",
-    /// The ranks leave without all having made the same calls.
+    /// A rank leaves without having made a call that another rank made.
     MissingCall = "missing-call",
     /// Calls never run because their group has not ended.
     UnendedGroup = "unended-group",
     /// An operation cannot read or write a buffer.
     InvalidBuffer = "invalid-buffer",
-    /// The ranks leave after making different calls without an error.
+    /// The ranks leave after making different calls, none of which returned an error.
     DifferentCalls = "different-calls",
     /// The ranks passed different arguments, but NCCL requires equal arguments.
     DifferentArguments = "different-arguments",
-    /// An operation on a stream failed, or an operation on the host that stays pending.
+    /// An operation failed on a stream, or failed on the host and stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.
     DiscardedOperation = "discarded-operation",
@@ -99,7 +99,7 @@ findings! {
 pub struct Ignored(u32);
 
 impl Ignored {
-    /// Parses comma-separated names; `None` if one of them is unknown.
+    /// Parses comma-separated names. Returns `None` if one of them is unknown.
     pub fn parse(text: &str) -> Option<Self> {
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
         let finding = |name| Finding::ALL.iter().find(|finding| finding.name() == name);
@@ -139,8 +139,8 @@ pub fn file() -> Option<&'static File> {
     FILE.get()
 }
 
-/// Appends similar findings to the file. They are written immediately, however the process ends, and in one write, because other
-/// processes may also append to the file.
+/// Appends similar findings to the file. They are written immediately, because the process may end in any way, and in one write,
+/// because other processes may also append to the file.
 pub fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str, stacks: &[Vec<String>]) {
     let Some(mut file) = file() else { return };
     let mut line = json!({
@@ -156,9 +156,9 @@ pub fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str, sta
     let _ = file.write_all(format!("{line}\n").as_bytes());
 }
 
-/// The consequence of an operation that fails: `error` returns an error from all calls of CUDA in its context until the
-/// communicator is aborted; `report` completes it after a report; `wait` leaves it pending after the report, as a GPU does, until
-/// this rank aborts or destroys the communicator. Default: `error`.
+/// The consequence of a failed operation. `error`: all CUDA calls in its context return an error until the communicator is
+/// aborted. `report`: the operation completes after a report. `wait`: after the report, the operation stays pending, as on a GPU,
+/// until this rank aborts or destroys the communicator. Default: `error`.
 pub const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
 
 /// The consequence of a failed operation.

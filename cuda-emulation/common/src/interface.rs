@@ -22,11 +22,11 @@ pub enum MemoryKind {
 pub struct Memory {
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// The device of the allocation, or -1.
+    /// The device of the allocation, or -1 if it has none.
     pub device: i32,
     /// The address at which this process can read and write the bytes.
     pub alias: *mut c_void,
-    /// The number of the allocation, never used twice; 0 for memory that CUDA did not allocate or register.
+    /// The unique number of the allocation, or 0 for memory that CUDA did not allocate or register.
     pub id: u64,
 }
 
@@ -46,7 +46,7 @@ pub enum AccessKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Access {
-    /// The first byte, at the address that the program uses or at [`Memory::alias`].
+    /// The address of the first byte: the one that the program uses, or the one at [`Memory::alias`].
     pub address: u64,
     /// The number of bytes.
     pub length: usize,
@@ -84,44 +84,44 @@ pub fn device_name(uuid: [u8; 16]) -> String {
 /// A function that is called with the data of an operation.
 pub type Work = unsafe extern "C" fn(*mut c_void);
 
-/// A function that is called before memory is freed: with the name of the CUDA function that the program has called, the address
-/// and the number of bytes. If it does not return 0, the memory is not freed.
+/// A function that is called before memory is freed. Its arguments are the name of the CUDA function that the program has called,
+/// the address and the number of bytes. If it does not return 0, the memory is not freed.
 pub type FreeCheck = unsafe extern "C" fn(*const c_char, u64, usize) -> c_int;
 
-/// The functions that the emulated driver adds to CUDA's: the static [`SYMBOL`](Self::SYMBOL) of its `libcuda.so.1`.
+/// The functions that the emulated driver adds to CUDA's. Its `libcuda.so.1` exports them as the static [`SYMBOL`](Self::SYMBOL).
 ///
-/// Streams are CUDA's handles, addresses are `CUdeviceptr`, and every function returns a `CUresult`. An output pointer
-/// that is null is `CUDA_ERROR_INVALID_VALUE`.
+/// Streams are CUDA's handles, addresses are `CUdeviceptr`, and every function returns a `CUresult`. A null output pointer causes
+/// `CUDA_ERROR_INVALID_VALUE`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Interface {
     /// [`VERSION`](Self::VERSION).
     pub version: u32,
 
-    /// Describes a device, without initializing CUDA, also in a forked child: a process that has only looked for devices can still
+    /// Describes a device without initializing CUDA, even in a forked child. A process that has only looked for devices can still
     /// fork and use CUDA in its children.
     ///
-    /// A number that no device has is `CUDA_ERROR_INVALID_DEVICE`.
+    /// A number that no device has causes `CUDA_ERROR_INVALID_DEVICE`.
     pub describe: unsafe extern "C" fn(device: c_int, out: *mut Device) -> c_uint,
 
     /// Finds the memory behind a range of addresses, which must lie in one allocation.
     ///
-    /// Device memory that was freed lately is `CUDA_ERROR_INVALID_VALUE`.
+    /// Recently freed device memory causes `CUDA_ERROR_INVALID_VALUE`.
     pub resolve: unsafe extern "C" fn(address: u64, length: usize, out: *mut Memory) -> c_uint,
 
-    /// Enqueues an operation: calls `run(data)` when everything before it on the stream is complete, and at last
-    /// `release(data)`. Both may be called on any thread.
+    /// Enqueues an operation: calls `run(data)` when all earlier work on the stream is complete, and finally `release(data)`.
+    /// Both may be called on any thread.
     ///
-    /// `run` may block; other streams continue meanwhile. It is called once for every operation that was accepted, even if its
-    /// stream or context is destroyed, and the memory of its accesses lives until it returns. On a stream that is captured, it is
-    /// called for each launch of the graph. `release` is called once, after the last call of `run`: when the operation is complete,
-    /// or its graph and everything instantiated from it are destroyed. If the operation is not accepted, neither is called.
+    /// `run` may block; other streams continue meanwhile. If the operation is accepted, `run` is called once, even if the stream
+    /// or context is destroyed, and the accessed memory lives until it returns. On a captured stream, `run` is called for each
+    /// launch of the graph. `release` is called once, after the last call of `run`: when the operation is complete, or when its
+    /// graph and everything instantiated from the graph are destroyed. If the operation is not accepted, neither is called.
     ///
-    /// An operation may wait for operations of this kind on other streams and in other processes. When it completes, it is
-    /// ordered after all work that precedes any such operation that had begun. Races on memory that CUDA did not allocate or
-    /// register are not detected. `label` is null or a C string: the functions that were called, `function(arguments) +
+    /// An operation may wait for other such operations on other streams and in other processes. When it completes, it is ordered
+    /// after all work that precedes any such operation that had begun. Races on memory that CUDA did not allocate or register are
+    /// not detected. `label` must be null or a C string: the functions that were called, `function(arguments) +
     /// function(arguments)`, and after a comma anything else worth reporting. Races of the same functions are reported once.
-    /// `accesses` is valid for `count` reads of valid values.
+    /// `accesses` must be valid for `count` reads.
     pub enqueue: unsafe extern "C" fn(
         stream: *mut c_void,
         accesses: *const Access,
@@ -136,22 +136,23 @@ pub struct Interface {
     /// because an operation of one rank may wait for an operation of another. Does nothing if the stream is captured.
     pub launched: unsafe extern "C" fn(stream: *mut c_void) -> c_uint,
 
-    /// Makes all calls in the context of the operation that this thread executes, or else in the current one, return
-    /// `error`, until [`recover`](Self::recover) is called with the same number. Does nothing if failures are only to be reported.
+    /// Makes all calls in a context return `error` until [`recover`](Self::recover) is called with the same number. The context
+    /// is that of the operation that this thread executes, or else the current one. Does nothing if failures are only to be
+    /// reported.
     ///
-    /// A code that CUDA does not have is `CUDA_ERROR_UNKNOWN`. `reason` is null or a C string that names the operation; the
+    /// A code unknown to CUDA becomes `CUDA_ERROR_UNKNOWN`. `reason` must be null or a C string that names the operation; the
     /// exported function `libnccl_cuda_failure` returns it.
     pub fail: unsafe extern "C" fn(number: u64, error: c_uint, reason: *const c_char) -> c_uint,
 
     /// Removes the errors that were set with a number, in all contexts.
     pub recover: unsafe extern "C" fn(number: u64) -> c_uint,
 
-    /// Calls `check` before memory of CUDA is freed, unregistered or unmapped, from any thread and until the process ends.
-    /// If it refuses, the program's call is `CUDA_ERROR_INVALID_VALUE`.
+    /// Registers `check`, which is called before CUDA memory is freed, unregistered or unmapped, on any thread and until the
+    /// process ends. If it does not return 0, the program's call fails with `CUDA_ERROR_INVALID_VALUE`.
     pub on_free: unsafe extern "C" fn(check: Option<FreeCheck>) -> c_uint,
 
-    /// Allocates device memory of the current context that is backed by an open memory file of at least `length` bytes;
-    /// `cuMemFree` frees it.
+    /// Allocates device memory in the current context, backed by an open memory file of at least `length` bytes; `cuMemFree`
+    /// frees it.
     pub alloc_shared: unsafe extern "C" fn(memfd: c_int, length: usize, out: *mut u64) -> c_uint,
 }
 
@@ -162,13 +163,13 @@ impl Interface {
     /// The name of the static.
     pub const SYMBOL: &CStr = c"libnccl_cuda_interface";
 
-    /// Returns the interface of a loaded `libcuda.so.1`; `None` if that is not the emulated driver.
+    /// Returns the interface of a loaded `libcuda.so.1`, or `None` if that is not the emulated driver.
     ///
     /// # Errors
-    /// The library has another version of the interface, which is named.
+    /// The library has another version of the interface. The error contains the version.
     ///
     /// # Safety
-    /// `library` is a handle of `dlopen`, and the library is never unloaded.
+    /// `library` must be a handle from `dlopen`, and the library must never be unloaded.
     #[allow(unsafe_code)]
     pub unsafe fn of(library: *mut c_void) -> Result<Option<&'static Self>, String> {
         // SAFETY: a valid handle and a C string.

@@ -12,7 +12,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 const LIBRARY: &str = "libcuda.so.1";
 
-/// Opens the driver that is in the process already, else the driver in this library's directory, else the dynamic linker's.
+/// Opens the driver that the process has loaded, or else the driver in this library's directory, or else the one that the dynamic
+/// linker finds.
 pub fn open() -> Option<Library> {
     let open = |file: &OsStr, flags| {
         // SAFETY: the initializers of a libcuda.so.1 keep Rust's rules, as for any library that programs use.
@@ -25,7 +26,7 @@ pub fn open() -> Option<Library> {
         .or_else(|| open(LIBRARY.as_ref(), 0))
 }
 
-/// Returns the path of the library or program that has an address.
+/// Returns the path of the library or program that contains an address.
 pub fn object_of(address: usize) -> Option<PathBuf> {
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address is permitted. All pointers of the result may be null, and its name is a C string that lives as long as

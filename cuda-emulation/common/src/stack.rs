@@ -17,7 +17,7 @@ pub const STACKS: &str = "LIBNCCL_CPU_STACKS";
 #[derive(Debug)]
 pub struct Stack {
     backtrace: Backtrace,
-    /// Python's description of its frames.
+    /// Python's description of the thread's frames.
     python: String,
 }
 
@@ -35,8 +35,8 @@ impl Stack {
     }
 }
 
-/// Returns Python's description of this thread's frames, if the thread runs Python 3.11 or 3.12, which export this function. The
-/// function is made for signal handlers and needs no lock. Other functions need a lock that another thread may hold while it
+/// Returns Python's description of this thread's frames, if the thread runs Python 3.11 or 3.12. These versions export a function
+/// for it that is made for signal handlers and needs no lock. Other functions need a lock that another thread may hold while it
 /// waits for a lock held by this thread.
 fn python() -> Option<String> {
     let find = |name: &CStr| {

@@ -29,14 +29,14 @@ fn advice(function: &str) -> &'static str {
     }
 }
 
-/// Returns whether a function, of any library of CUDA, loads, describes, captures or launches kernels.
+/// Returns whether a function of a CUDA library loads, describes, captures or launches kernels.
 fn is_for_kernels(function: &str) -> bool {
     const PARTS: &str =
         "Launch Kernel kernel Module Func Library Occupancy Link Symbol GraphAddNode cublas curand";
     PARTS.split(' ').any(|part| function.contains(part)) && !function.contains("HostFunc")
 }
 
-/// Returns whether `python3 -m libnccl_cpu.torch` has started the program, and computes the operators that it supports.
+/// Returns whether the program was started with `python3 -m libnccl_cpu.torch`, which computes the operators that it supports.
 fn has_operators() -> bool {
     // SAFETY: a C string.
     !unsafe { libc::getenv(c"_LIBNCCL_CPU_PROGRAM".as_ptr()) }.is_null()

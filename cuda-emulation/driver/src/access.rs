@@ -1,4 +1,4 @@
-//! Accesses of operations to memory, and the history of accesses that later ones are compared with.
+//! Memory accesses of operations, and the history of accesses with which later accesses are compared.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
     /// Set if peers can observe that the access is over before its operation ends.
     pub(crate) is_known_to_peers: bool,
-    /// Mappings directly behind the allocation that the bytes extend into.
+    /// Mappings directly behind the allocation into which the bytes extend.
     following: Vec<Arc<Allocation>>,
 }
 
@@ -42,7 +42,7 @@ impl Access {
         Self { allocation, bytes, writes, is_known_to_peers: !writes, following }
     }
 
-    /// A write that a peer is notified of.
+    /// Returns a write of which a peer is notified.
     pub(crate) fn put(part: &Part, length: usize) -> Self {
         Self { is_known_to_peers: true, ..Self::new(part, length, true) }
     }
@@ -76,7 +76,7 @@ impl Bytes {
         self.rows.width == 0 || self.rows.height == 0
     }
 
-    /// From the first byte to the last.
+    /// Returns the range from the first byte to the last.
     pub(crate) fn range(&self) -> Range<usize> {
         let last = self.start + self.pitch * self.rows.height.saturating_sub(1);
         self.start..last + self.rows.width
@@ -87,7 +87,7 @@ impl Bytes {
         start..start + self.rows.width
     }
 
-    /// The bytes from an offset on, relative to it: the rest of a row, and the following rows.
+    /// Returns the bytes from `offset` on, relative to `offset`: the rest of a row, and the following rows.
     fn from(&self, offset: usize) -> [Self; 2] {
         let row = self.first_row_behind(offset).min(self.rows.height);
         let is_cut = row < self.rows.height && self.row(row).start < offset;
@@ -99,7 +99,7 @@ impl Bytes {
         [rest, Self { start, rows, pitch: self.pitch }]
     }
 
-    /// The first row that ends behind an offset, possibly past the last row.
+    /// Returns the first row that ends behind `offset`, possibly past the last row.
     fn first_row_behind(&self, offset: usize) -> usize {
         match offset.checked_sub(self.start + self.rows.width) {
             Some(distance) => distance.checked_div(self.pitch).map_or(0, |rows| rows + 1),
@@ -126,7 +126,7 @@ impl Bytes {
 }
 
 pub(crate) struct Call {
-    /// `None` if the host itself accesses the memory.
+    /// The stream, or `None` if the host itself accesses the memory.
     pub(crate) stream: Option<StreamId>,
     pub(crate) label: Cow<'static, str>,
     pub(crate) functions: Cow<'static, str>,
@@ -146,7 +146,7 @@ impl Side {
         (self.writes || other.writes) && self.bytes.overlaps(&other.bytes)
     }
 
-    /// Returns whether everything that conflicts with `other` conflicts with this access.
+    /// Returns whether every access that conflicts with `other` also conflicts with this access.
     pub(crate) fn outdoes(&self, other: &Self) -> bool {
         (self.writes || !other.writes) && self.bytes.covers(&other.bytes)
     }
@@ -177,7 +177,7 @@ impl fmt::Display for Side {
 /// An access of an operation that has begun.
 pub(crate) struct Past {
     pub(crate) operation: OperationId,
-    /// Operations after this step come after the access.
+    /// Operations that are ordered after this step are ordered after the access.
     pub(crate) step: Step,
     pub(crate) side: Side,
 }
@@ -201,8 +201,8 @@ impl Kept {
 /// The accesses to an allocation, found by their bytes.
 #[derive(Default)]
 pub(crate) struct History {
-    /// By the base-2 logarithm of the extent, then by first byte and a unique number. Of accesses with similar extent, the ones
-    /// that overlap some bytes begin near them.
+    /// The accesses by the base-2 logarithm of the extent, then by first byte and a unique number. Accesses of similar extent
+    /// that overlap some bytes begin near these bytes.
     begun: BTreeMap<u32, BTreeMap<(usize, u64), Past>>,
     last: u64,
     length: usize,
@@ -213,7 +213,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Returns the accesses that overlap some bytes, with their keys.
+    /// Returns the accesses that overlap `bytes`, with the keys of the accesses.
     pub(crate) fn touching(&self, bytes: Range<usize>) -> impl Iterator<Item = ((u32, (usize, u64)), &Past)> {
         let start = bytes.start;
         let near = self.begun.iter().flat_map(move |(&power, accesses)| {
@@ -222,7 +222,7 @@ impl History {
         near.filter(move |(_, past)| past.side.bytes.range().end > start)
     }
 
-    /// Drops the accesses that overlap some bytes, except those that are to be kept.
+    /// Drops the accesses that overlap `bytes`, except those for which `is_kept` returns `true`.
     pub(crate) fn retain_touching(
         &mut self,
         bytes: Range<usize>,
@@ -255,7 +255,7 @@ impl History {
     }
 }
 
-/// The keys of accesses with this extent that can overlap some bytes.
+/// Returns the keys of accesses with this extent that can overlap `bytes`.
 fn near(power: u32, bytes: &Range<usize>) -> Range<(usize, u64)> {
     // All bits set: the greatest number with this power.
     let longest = usize::MAX >> (usize::BITS - 1 - power);

@@ -1,4 +1,4 @@
-//! CUDA memory: of devices, pinned, and managed.
+//! CUDA memory: device, pinned, and managed memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -32,21 +32,21 @@ impl Kind {
 }
 
 pub(crate) struct Allocation {
-    /// Never reused; 0 until it is inserted. All mappings of the same memory share it.
+    /// The id, never reused; 0 until the allocation is inserted. All mappings of the same memory share an id.
     pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) device: usize,
-    /// The context that allocated it; 0 for mapped memory.
+    /// The context that allocated the memory, or 0 for mapped memory.
     pub(crate) context: ContextId,
     /// The mapped memory, if this is a mapping at reserved addresses.
     pub(crate) backing: Option<BackingId>,
     pub(crate) is_imported: bool,
-    /// The pool, if it was allocated in stream order.
+    /// The pool, if the memory was allocated in stream order.
     pub(crate) pool: Option<PoolId>,
     pub(crate) flags: u32,
     pub(crate) address: u64,
     pub(crate) length: usize,
-    /// `None` if the program owns the memory.
+    /// The mapping, or `None` if the program owns the memory.
     pub(crate) mapping: Option<Mapping>,
 }
 
@@ -56,7 +56,7 @@ impl Allocation {
         Self { id, kind, device, context, backing, is_imported, pool, flags, address, length, mapping }
     }
 
-    /// The address of a byte in this process's accessible mapping.
+    /// Returns the address of a byte in this process's accessible mapping.
     pub(crate) fn alias(&self, offset: usize) -> usize {
         self.mapping.as_ref().map_or(self.address as usize, Mapping::alias) + offset
     }
@@ -105,15 +105,15 @@ pub(crate) struct Backing {
     /// The permitted handle types for other processes.
     pub(crate) handle_types: u32,
     pub(crate) physical: Physical,
-    /// The id of its mappings.
+    /// The [`Allocation::id`] of all its mappings.
     pub(crate) allocation: u64,
-    /// 0 for another process's memory.
+    /// The length in device memory: 0 for another process's memory.
     pub(crate) length_on_device: usize,
     pub(crate) references: usize,
     pub(crate) mappings: usize,
 }
 
-/// A pool of stream-ordered allocations. It only counts, because memory is not kept for reuse.
+/// A pool of stream-ordered allocations. It only counts bytes, because memory is not kept for reuse.
 #[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
@@ -129,7 +129,7 @@ pub(crate) struct Pool {
 pub(crate) struct Part {
     pub(crate) allocation: Arc<Allocation>,
     pub(crate) offset: usize,
-    /// Mappings directly behind the allocation that the range extends into.
+    /// Mappings directly behind the allocation into which the range extends.
     pub(crate) following: Vec<Arc<Allocation>>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct Allocations {
     freed: VecDeque<Arc<DevicePages>>,
     /// Reserved address ranges by first address.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
-    /// By address of the mapping, then by device.
+    /// The permissions by address of the mapping, then by device.
     pub(crate) permissions: BTreeMap<u64, BTreeMap<usize, Permission>>,
     pub(crate) total: usize,
     used: BTreeMap<usize, usize>,
@@ -228,7 +228,7 @@ impl Allocations {
 
     /// Finds the range that starts at an address, or `None` for memory unknown to CUDA.
     ///
-    /// Recently freed device memory is an error.
+    /// Recently freed device memory causes an error.
     pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
         let Some(allocation) = self.containing(address) else {
             let was_freed = self.freed.iter().any(|pages| pages.range().contains(&address));
@@ -250,7 +250,7 @@ impl Allocations {
         reservation.addresses.range().contains(&address).then_some(reservation)
     }
 
-    /// Finds the mappings in a range, which must start at the first and end at the last mapping.
+    /// Finds the mappings in a range. The range must start and end with a mapping.
     pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
         let end = address.checked_add(length as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let first = self.at(address).filter(|first| first.backing.is_some());

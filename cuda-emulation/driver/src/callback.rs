@@ -1,4 +1,5 @@
-//! Functions of the program: of streams, and destructors of user objects, which live as long as graphs refer to them.
+//! Functions of the program: host functions of streams, and destructors of user objects. User objects live as long as graphs
+//! refer to them.
 
 #![allow(unsafe_code)]
 
@@ -29,8 +30,8 @@ impl Callback {
     /// Creates a callback. The last reference must not be dropped under the driver's lock, because `release` may call CUDA.
     ///
     /// # Safety
-    /// Any thread may call `function`, once for each execution of the operation: once, or if captured, once for each launch of the
-    /// graph. After that, any thread may call `release`, and drop both.
+    /// Any thread may call `function`: once, or, if the operation is captured, once for each launch of the graph. After that, any
+    /// thread may call `release` and drop both.
     pub(crate) unsafe fn new(function: impl Fn() + 'static, release: Option<Box<dyn FnOnce()>>) -> Arc<Self> {
         Arc::new(Self { function: Box::new(function), release })
     }
@@ -51,7 +52,8 @@ impl Drop for Callback {
     }
 }
 
-/// The thread that calls destructors. The thread that drops the last reference may hold a lock that the destructor needs.
+/// The channel to the thread that calls destructors. The thread that drops the last reference may hold a lock that the destructor
+/// needs.
 pub(crate) type Destructors = mpsc::Sender<Arc<Callback>>;
 
 pub(crate) fn start_destructors() -> Result<Destructors> {

@@ -1,4 +1,5 @@
-//! Captures: streams whose operations become the nodes of a graph, which is launched any number of times, instead of being executed.
+//! Captures: the operations of captured streams are not executed, but become the nodes of a graph, which can be launched any
+//! number of times.
 //!
 //! Everything here is decided under the driver's lock.
 
@@ -14,9 +15,9 @@ use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
 
 pub(crate) struct Node<A> {
     pub(crate) handle: NodeId,
-    /// The index of the stream that the node was captured from.
+    /// The index of the stream from which the node was captured.
     pub(crate) lane: usize,
-    /// The nodes that it depends on: its predecessor on the lane, and nodes that this one waited for.
+    /// The nodes on which this node depends: its predecessor on the lane, and nodes for which the stream waited.
     pub(crate) after: Vec<usize>,
     pub(crate) action: A,
 }
@@ -24,7 +25,7 @@ pub(crate) struct Node<A> {
 pub(crate) struct Graph<A> {
     /// The contexts of the captured streams, the origin's first.
     pub(crate) lanes: Vec<ContextId>,
-    /// In the order of the calls, so that nodes only depend on earlier ones.
+    /// The nodes in the order of the calls, so that a node depends only on earlier nodes.
     pub(crate) nodes: Vec<Node<A>>,
     /// The user objects that were retained during the capture.
     pub(crate) references: References,
@@ -132,7 +133,7 @@ impl<A> Captures<A> {
         self.captures.values().find_map(|capture| capture.graph.references.get(id))
     }
 
-    /// The captures that prohibit potentially unsafe calls of a thread in this mode.
+    /// Returns the captures that prohibit potentially unsafe calls of a thread in this mode.
     pub(crate) fn prohibiting(&self, thread: u64, mode: Mode) -> Vec<GraphId> {
         let prohibits = |capture: &Capture<A>| match mode {
             Mode::Relaxed => false,
@@ -208,7 +209,7 @@ impl<A> Captures<A> {
     /// Ends the capture that began on a stream. Returns the graph, and whether it is usable.
     ///
     /// # Errors
-    /// The capture began on another stream, which invalidates it, or in another thread. It continues.
+    /// The capture began on another stream, which also invalidates it, or in another thread. The capture continues.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
         let id = self.of(stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.captures.get_mut(&id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;

@@ -1,7 +1,7 @@
 //! Settings from the environment: memory, visible devices, and reports.
 //!
-//! Visible devices are numbered from 0 in the order of `CUDA_VISIBLE_DEVICES`. UUID and PCI bus id are the physical device's, so that
-//! NVML, which ignores the variable, finds the same device by either.
+//! Visible devices are numbered from 0 in the order of `CUDA_VISIBLE_DEVICES`. UUIDs and PCI bus ids belong to the physical
+//! devices, so that NVML, which ignores the variable, finds the same device by either.
 
 use std::env;
 use std::ffi::OsString;
@@ -137,7 +137,7 @@ pub(crate) fn host_memory() -> usize {
     *BYTES
 }
 
-/// Returns the lowest limit of a control group and its ancestors. `line` is one of `/proc/self/cgroup`.
+/// Returns the lowest limit of a control group and its ancestors. `line` is a line of `/proc/self/cgroup`.
 fn limit_of_group(line: &str) -> Option<usize> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (root, file) = match fields.next()? {
@@ -153,7 +153,7 @@ fn limit_of_group(line: &str) -> Option<usize> {
     groups.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()).min()
 }
 
-/// Returns the physical devices that the program sees, in its order.
+/// Returns the physical devices that the program sees, in the program's order.
 pub(crate) fn visible_devices(physical: usize) -> Vec<usize> {
     match value("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned()) {
         Some(list) => parse(&list, physical),
@@ -171,8 +171,8 @@ pub(crate) fn uuid(physical: usize) -> [u8; 16] {
 
 /// Parses a list of indices, or of UUIDs that may be abbreviated.
 ///
-/// The first entry that is no device ends the list, and a device that is listed twice before that makes the list empty, as in CUDA
-/// (<https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html>, and what
+/// As in CUDA, the first entry that is no device ends the list, and a device that is listed twice before that makes the list
+/// empty (<https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html>, and what
 /// <https://github.com/pytorch/pytorch/pull/92315> measured). The first entry decides whether the list has indices or UUIDs.
 fn parse(list: &str, physical: usize) -> Vec<usize> {
     let has_uuids = list.trim_start().starts_with("GPU-");

@@ -1,9 +1,9 @@
 //! The state of the calling thread: its contexts, and the calls that it is permitted to make.
 //!
-//! A value with a destructor no longer exists when `atexit` functions, destructors of other thread-local values and
-//! destructors of pthread keys run, and these may call CUDA. So the state has no destructor. Instead, a pthread key frees
-//! the data of the state: its destructor runs after the destructors of all other thread-local values. It does not run when
-//! the process exits.
+//! A value with a destructor no longer exists when `atexit` functions, destructors of other thread-local values and destructors
+//! of pthread keys run, and these may call CUDA. So the state has no destructor. Instead, a pthread key frees the data of the
+//! state: the key's destructor runs after the destructors of all other thread-local values. It does not run when the process
+//! exits.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -54,17 +54,17 @@ const _: () = assert!(!std::mem::needs_drop::<ManuallyDrop<Thread>>(), "it is us
 
 static AT_END: OnceLock<fn(u64)> = OnceLock::new();
 
-/// Calls a function with the number of each thread that ends, if the thread has one.
+/// Registers a function that is called with the number of each ending thread that has a number.
 pub(crate) fn at_thread_end(function: fn(u64)) {
     AT_END.get_or_init(|| function);
 }
 
 /// The round of key destructors in which the state is freed. POSIX guarantees four rounds. Destructors of other keys run in the
-/// first round, unless they set a key again. It is three because the first round is not counted for a thread that first calls CUDA
-/// during it.
+/// first round, unless they set a key again. The value is three because a thread that first calls CUDA during the first round
+/// does not count that round.
 const LAST_ROUND: usize = 3;
 
-/// The key, whose value is the number of the next round.
+/// Returns the key. Its value in each thread is the number of the next round.
 fn key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -74,7 +74,7 @@ fn key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// Frees the state of the calling thread after more rounds. If there is no key left, it is never freed.
+/// Sets the number of the thread's next round of key destructors. If no key is left, the thread's state is never freed.
 fn set_round(round: usize) {
     if let Some(key) = key() {
         // SAFETY: a key that is never deleted. The value is a number that is never dereferenced.

@@ -109,7 +109,7 @@ impl Driver {
         Self::get().map(|driver| (driver, driver.enter()))
     }
 
-    /// Gives an operation a turn. If it is one of the library's, it is complete afterwards.
+    /// Gives an operation a turn. Waits until no operation of this library is executing.
     fn turn<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
         state.scheduler.turn();
         self.wake(&mut state);
@@ -130,7 +130,7 @@ impl Driver {
         }
     }
 
-    /// Wakes the workers that have something to do, also after streams were closed.
+    /// Wakes the workers that have something to do, including those of closed streams.
     pub(crate) fn wake(&self, state: &mut State) {
         for stream in state.scheduler.take_startable() {
             if let Some(worker) = state.streams.get(&stream).and_then(|stream| stream.worker.as_ref()) {
@@ -323,7 +323,7 @@ impl Driver {
         self.wake(&mut state);
     }
 
-    /// Waits for the work of a context, and frees its resources if it then `is_unused`.
+    /// Waits for the work of a context, and then frees its resources if `is_unused` returns `true`.
     pub(crate) fn destroy_context<'a>(
         &'a self,
         state: Locked<'a>,
@@ -354,7 +354,7 @@ impl Driver {
         self.lock()
     }
 
-    /// Reports the number of repeated races, and leaks, when the process exits.
+    /// Reports leaks and the number of repeated races when the process exits.
     pub(crate) fn end(&self) {
         // A thread that writes a report holds the lock, possibly forever if nobody reads stderr.
         const TRIES: u32 = 100;

@@ -11,7 +11,7 @@ pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
     if condition { Ok(()) } else { Err(error) }
 }
 
-/// Writes a message to stderr in one piece, so that messages of several processes do not mix. If stderr is closed, it is
+/// Writes a message to stderr in one piece, so that messages of several processes do not mix. If stderr is closed, the message is
 /// lost.
 pub(crate) fn print(message: &str) {
     let _ = io::stderr().write_all(message.as_bytes());

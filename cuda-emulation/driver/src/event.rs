@@ -42,7 +42,7 @@ pub(crate) struct Record {
 struct EventState {
     recorded: AtomicU64,
     completed: AtomicU64,
-    /// The process that made the last record, and its start time.
+    /// The process that made the last record. `start` is the start time of that process.
     process: AtomicU64,
     start: AtomicU64,
 }

@@ -22,6 +22,6 @@ macro_rules! handle {
 
 handle! { ContextId StreamId EventId PoolId GraphId NodeId ExecId UserObjectId }
 
-/// Memory that can be mapped. CUDA's handle is a number too.
+/// The handle of memory that can be mapped. CUDA's handle is a number too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BackingId(pub(crate) u64);

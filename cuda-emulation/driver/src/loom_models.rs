@@ -1,8 +1,8 @@
 //! Models of the driver's threads, explored by [`loom`] in all interleavings:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p libnccl-cuda-driver --lib loom_models`.
 //!
-//! They run the real driver: its lock, the workers of streams, and the host that waits for them. A wake-up that is lost is
-//! a deadlock, which loom reports.
+//! They run the real driver: its lock, the workers of streams, and the host that waits for them. A lost wake-up is a deadlock,
+//! which loom reports.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ use crate::state::Request;
 /// The context of the model.
 const CONTEXT: ContextId = ContextId(1 << 40);
 
-/// Explores a model: loom switches threads at most so often where they need not wait.
+/// Explores a model. Limits how often loom switches threads that need not wait.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -37,7 +37,7 @@ fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
     (driver, streams)
 }
 
-/// Closes a stream: its worker has to end, or the model does not.
+/// Closes a stream. If its worker does not end, the model does not end either.
 fn close(driver: &Driver, stream: StreamId) {
     let mut state = driver.enter();
     state.close_stream(stream);

@@ -30,7 +30,7 @@ const MEMFD: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 struct Mapped {
     address: usize,
     length: usize,
-    /// The offset in [`device_file`], if it is mapped from there.
+    /// The offset in [`device_file`], if the memory is mapped from that file.
     offset: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Pages of a mapping, which they keep alive. They are not reused before it is unmapped.
+/// Pages of a mapping. They keep the mapping alive, and are not reused before it is unmapped.
 struct Pages {
     address: usize,
     length: usize,
@@ -127,11 +127,11 @@ impl Drop for Pages {
     }
 }
 
-/// Large enough to be never used up. Only pages in use take memory.
+/// The length of the file in bytes, large enough never to be used up. Only pages in use take memory.
 const LENGTH_OF_FILE: u64 = 1 << 46;
 
-/// Returns the file with the bytes of all devices, each part of which is used once. A file per allocation could exhaust the file
-/// descriptors.
+/// Returns the file with the memory of all devices. Each part of the file is used only once. A file for each allocation could
+/// exhaust the file descriptors.
 fn device_file() -> Option<&'static OwnedFd> {
     static FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let create = || {
@@ -298,7 +298,7 @@ impl Physical {
         Ok(Some(file))
     }
 
-    /// Opens a file that this library made in any process. Returns its device and length too.
+    /// Opens a file that this library created in any process. Also returns the device and the length.
     pub(crate) fn of_file(file: BorrowedFd<'_>) -> Result<(Self, usize, usize)> {
         let find = || {
             let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
@@ -318,8 +318,8 @@ impl Physical {
     }
 }
 
-/// Addresses reserved by a program, and as many at which this process accesses what is mapped there, so that adjacent mappings are
-/// adjacent for operations too.
+/// Addresses reserved by a program, and an equally long range at which this process accesses the mapped memory, so that adjacent
+/// mappings are also adjacent for operations.
 pub(crate) struct Reservation {
     pub(crate) addresses: Arc<DevicePages>,
     aliases: Arc<Mapped>,
@@ -374,7 +374,7 @@ impl Mapping {
         Ok(Self { bytes: Pages::all(Mapped::private(Self::round_up(length)?)?), device: None })
     }
 
-    /// Creates memory from a file that programs cannot access at the address.
+    /// Creates memory from a file. It is inaccessible at the address that programs see.
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         Ok(Self {
@@ -421,12 +421,12 @@ impl Mapping {
         Ok((Self { bytes, device: Some(DevicePages::new(length)?) }, file))
     }
 
-    /// The address that programs see.
+    /// Returns the address that programs see.
     pub(crate) fn address(&self) -> usize {
         self.device.as_ref().map_or(&self.bytes, |device| &device.pages).address
     }
 
-    /// The address at which this process accesses the bytes.
+    /// Returns the address at which this process accesses the bytes.
     pub(crate) fn alias(&self) -> usize {
         self.bytes.address
     }

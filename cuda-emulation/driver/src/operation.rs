@@ -34,7 +34,7 @@ pub(crate) struct Rows {
 
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// Nothing: only its order counts.
+    /// Does nothing: only the operation's order counts.
     Nothing,
     Record(Arc<OnceLock<Instant>>),
     Copy {
@@ -44,7 +44,7 @@ pub(crate) enum Work {
         from_pitch: usize,
         rows: Rows,
     },
-    /// Copies bytes that were read when it was enqueued.
+    /// Copies bytes that were read when the operation was enqueued.
     Put {
         to: Place,
         bytes: Box<[u8]>,

@@ -1,8 +1,8 @@
 //! Races: two accesses to the same bytes, at least one of them a write, that are not ordered.
 //!
-//! The order is known, as a vector clock, when an operation begins. Its accesses are then compared with the accesses of all
-//! operations that began before it. A pair is a race if the clock of the later operation does not include the earlier one,
-//! even if that ended long ago.
+//! When an operation begins, its vector clock is known. Its accesses are then compared with the accesses of all operations that
+//! began before it. A pair is a race if the clock of the later operation does not include the earlier operation, even if that
+//! operation ended long ago.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,7 @@ use cuda_common::stack::Stack;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) finding: Finding,
-    /// Sorted.
+    /// The two functions, sorted.
     functions: [Cow<'static, str>; 2],
     memory: &'static str,
 }
@@ -112,13 +112,13 @@ pub(crate) struct Detector {
     /// The components whose steps can still be in a race.
     pub(crate) kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
-    /// The number of operations with races of the same place. The first one is reported.
+    /// For each place, the number of operations with races. The first race is reported.
     found: BTreeMap<Place, u64>,
 }
 
 impl Detector {
-    /// The number of similar racing accesses that are kept for comparison. They are reported already, and each one makes all later
-    /// comparisons slower.
+    /// The maximum number of similar racing accesses that are kept for comparison. They are reported already, and each of them
+    /// slows down all later comparisons.
     const ALIKE: usize = 16;
 
     pub(crate) fn enqueue(
@@ -147,7 +147,7 @@ impl Detector {
 
     /// Returns the races of an operation with the operations that began before it.
     ///
-    /// `clock` is what precedes it; `host` precedes all operations that are not enqueued yet.
+    /// `clock` is the work before the operation; `host` is the work before all operations that are not enqueued yet.
     pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock, host: &Clock) -> Vec<Race> {
         // The host had waited for least when the oldest queued operation, possibly this one, was enqueued. What it had waited for
         // precedes all operations that are still compared.
@@ -180,7 +180,7 @@ impl Detector {
         self.note(races)
     }
 
-    /// Returns the races of a host call with operations that the host has not waited for.
+    /// Returns the races between a host call and operations that the host has not waited for.
     pub(crate) fn check_host(
         &mut self,
         host: &Clock,
@@ -236,7 +236,7 @@ impl Detector {
         races
     }
 
-    /// Returns the places of several operations, with the number of operations after the reported one.
+    /// Returns the places at which several operations had races, with the number of operations after the reported one.
     pub(crate) fn repeated(&self) -> impl Iterator<Item = (&Place, u64)> {
         self.found.iter().filter(|&(_, &found)| found > 1).map(|(place, found)| (place, found - 1))
     }

@@ -9,7 +9,7 @@ use crate::handle::{ContextId, StreamId};
 
 #[cfg(test)]
 thread_local! {
-    /// The number of steps that clocks of this thread were compared with.
+    /// The number of comparisons of clocks with steps on this thread.
     pub(crate) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -21,11 +21,11 @@ pub(crate) struct Component(pub(crate) usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) component: Component,
-    /// From 1.
+    /// The number of the step, from 1.
     pub(crate) number: u64,
 }
 
-/// For each component, the number of preceding steps.
+/// The number of preceding steps of each component.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -74,14 +74,14 @@ pub(crate) enum Ordering {
     NonBlocking,
 }
 
-/// Ascending in the order of enqueueing.
+/// The id of an operation, ascending in the order of enqueueing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub(crate) u64);
 
 /// The executor of an operation, which determines what its end implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Executor {
-    /// This library: it ends soon after it began.
+    /// This library: the operation ends soon after it has begun.
     Library,
     /// A host function, which may wait for other host threads.
     Host,
@@ -156,18 +156,18 @@ struct Pending<W> {
     /// The work that precedes the operation, once it has begun.
     clock: Clock,
     end: Arc<End>,
-    /// `None` once it is executed.
+    /// The work, or `None` once it has been executed.
     work: Option<W>,
     waits_for: usize,
     successors: Vec<OperationId>,
-    /// Set once it had its last turn.
+    /// Set once the operation had its last turn.
     may_start: bool,
 }
 
 /// The operations that only wait for their turns, and the generator of their order.
 struct Turns {
     generator: fastrand::Rng,
-    /// With the number of turns before the last one.
+    /// The streams of these operations, each with the number of turns before the last turn.
     ready: Vec<(StreamId, u32)>,
 }
 
@@ -207,9 +207,9 @@ pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
     gone: BTreeMap<ContextId, Gone>,
     gone_steps: Vec<Step>,
-    /// Last steps that new streams continue from: the host has waited for them, or they are no longer compared.
+    /// Last steps from which new streams continue: the host has waited for them, or they are no longer compared.
     unused: Vec<Step>,
-    /// The number of `gone_steps` at which to look for unused ones.
+    /// The number of `gone_steps` at which to look for unused steps.
     look_at: usize,
     components: usize,
     pending: HashMap<OperationId, Pending<W>>,
@@ -243,7 +243,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Adds a stream. The steps of a component that `is_compared` may still be compared with.
+    /// Adds a stream. `is_compared` returns whether steps of a component may still be compared.
     pub(crate) fn open(
         &mut self,
         stream: StreamId,
@@ -379,7 +379,7 @@ impl<W> Scheduler<W> {
         Some(end)
     }
 
-    /// The end of a stream's work; for the default stream, including what it would wait for.
+    /// Returns the end of a stream's work. For the default stream, this includes the work for which it would wait.
     pub(crate) fn point_of_stream(&self, stream: StreamId) -> Option<Point> {
         let queue = self.streams.get(&stream).filter(|queue| !queue.is_closed)?;
         match queue.ordering {

@@ -87,7 +87,7 @@ impl Request {
         Self { label: Cow::Borrowed(label), accesses, executor: Executor::Library, work }
     }
 
-    /// An operation without accesses.
+    /// Returns an operation without accesses.
     pub(crate) fn of(label: &'static str, work: Work) -> Self {
         Self::new(label, Vec::new(), work)
     }
@@ -196,8 +196,9 @@ impl State {
         self.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Destroys an event and returns its context. Its handles for other processes stay valid for the next 1024 interprocess events.
-    /// CUDA calls their use undefined, but torchft sends a handle and destroys the event before its peer has opened it.
+    /// Destroys an event and returns its context. Its handles for other processes stay valid until 1024 more interprocess events
+    /// are destroyed. CUDA does not define their use, but torchft sends a handle and destroys the event before its peer has
+    /// opened the handle.
     pub(crate) fn destroy_event(&mut self, event: EventId) -> Result<ContextId> {
         const KEPT: usize = 1024;
         let Event { context, shared, .. } = self.events.remove(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -350,7 +351,7 @@ impl State {
         (self.config.notes_stacks && self.races.is_some()).then(|| Arc::new(Stack::capture()))
     }
 
-    /// Looks for races of a host call, which frees an allocation, with operations that the host has not waited for.
+    /// Looks for races between a host call that frees an allocation and operations for which the host has not waited.
     pub(crate) fn check_host(&mut self, function: &'static str, allocation: &Arc<Allocation>) {
         let stack = self.stack();
         if let Some(races) = &mut self.races {
@@ -360,7 +361,7 @@ impl State {
         }
     }
 
-    /// Looks for races of an operation that begins, with what does not precede it.
+    /// Looks for races between an operation that begins and operations that do not precede it.
     pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock) {
         if let Some(races) = &mut self.races {
             let found = races.begin(operation, clock, self.scheduler.host());
@@ -376,7 +377,7 @@ impl State {
     /// Checks that an operation is permitted to access mapped memory.
     ///
     /// # Errors
-    /// It is not. The context gets a sticky error.
+    /// The access is not permitted. The context gets a sticky error.
     pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
         let context = self.context_of(stream)?;
         let device = self.context(context)?.device;
@@ -427,7 +428,7 @@ impl State {
     /// Returns whether a stream is captured.
     ///
     /// # Errors
-    /// A default stream is implicitly ordered with a captured stream. The capture is invalidated.
+    /// The stream is a default stream that is implicitly ordered with a captured stream. The capture is invalidated.
     pub(crate) fn is_captured(&mut self, stream: StreamId) -> Result<bool> {
         if self.captures.of(stream).is_some() {
             return Ok(true);
@@ -436,7 +437,7 @@ impl State {
         Ok(false)
     }
 
-    /// The captures that a default stream is implicitly ordered with.
+    /// Returns the captures with which a default stream is implicitly ordered.
     pub(crate) fn captured_with(&self, stream: StreamId) -> Vec<GraphId> {
         let Ok(context) = self.context_of(stream) else { return Vec::new() };
         if self.contexts.get(&context).is_none_or(|context| context.default_stream != stream) {

@@ -132,7 +132,7 @@ pub fn write_for_build(name: &str, text: &str) {
 
 /// Generates a stub for each unsupported function.
 ///
-/// The module that includes the code has the type `Status`, and `fn not_supported(function: &'static str) -> Status`.
+/// The module that includes the code must have the type `Status`, and `fn not_supported(function: &'static str) -> Status`.
 pub fn stubs<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
     let mut code = String::new();
     for Function { name, .. } in functions.into_iter().filter(|function| !function.is_supported) {
@@ -147,8 +147,8 @@ pub fn stubs<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
 
 /// Generates the static `FUNCTIONS`, in which `cuGetProcAddress` searches.
 ///
-/// For each name without a suffix such as `_v2`, in order, it has the functions and the CUDA versions since which the name means
-/// them, oldest first. The functions are declared `extern "C"`, so linking fails if one is not defined.
+/// For each name without a suffix such as `_v2`, in order, it lists the functions that the name means, oldest first, each with
+/// its first CUDA version. The functions are declared `extern "C"`, so linking fails if one is not defined.
 pub fn addresses(functions: &[Function]) -> String {
     let mut versions: BTreeMap<&str, Vec<(u32, &str)>> = BTreeMap::new();
     let mut code = String::from("unsafe extern \"C\" {\n");

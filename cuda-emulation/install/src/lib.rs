@@ -16,8 +16,8 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     Optimized,
-    /// Not optimized. The directory differs from the tests' directory: the tests depend on the same packages with other
-    /// features, and Cargo would compile both again.
+    /// Not optimized. The directory differs from the tests' directory: the tests depend on the same packages with other features,
+    /// so Cargo would compile both again each time.
     Debug,
 }
 
@@ -42,11 +42,11 @@ pub struct SharedObject {
     pub manifest: &'static str,
     pub package: &'static str,
     pub library: &'static str,
-    /// The only feature; empty for the default ones.
+    /// The only feature, or empty for the default features.
     pub feature: &'static str,
-    /// The file, whose name is its soname if programs load it by that.
+    /// The file name. It is the soname if programs load the library by its soname.
     pub soname: &'static str,
-    /// The link for linkers.
+    /// The name of the link that linkers use.
     pub link: Option<&'static str>,
 }
 
@@ -83,7 +83,7 @@ pub fn install(directory: &Path, profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// Builds a library with this command `rustc` of Cargo and copies it to `directory`. Returns the path of the copy.
+/// Builds a library with this `cargo rustc` command and copies it to `directory`. Returns the path of the copy.
 pub fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> Result<PathBuf> {
     let built = build(cargo, library, true)?;
     let path = directory.join(library.soname);
@@ -94,7 +94,7 @@ pub fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path)
     Ok(path)
 }
 
-/// Creates a file under another name and then renames it: a program that has mapped the old file keeps it.
+/// Creates a file under another name and then renames it: a program that has mapped the old file keeps the old content.
 pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
@@ -103,7 +103,7 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Resul
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds a library with this command `rustc` of Cargo, as a shared object or as an archive, and returns the path of the file.
+/// Builds a library with this `cargo rustc` command, as a shared object or as an archive, and returns the path of the file.
 pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
     let SharedObject { manifest, package, library, feature, soname, .. } = library;
     eprintln!("building {soname}");
@@ -116,8 +116,8 @@ pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Res
     build_target(cargo, package, library, extension)
 }
 
-/// Builds a library or program of a package with this command of Cargo, and returns the path of its file with this
-/// extension, which may be empty.
+/// Builds a library or program of a package with this Cargo command. Returns the path of its file with this extension, which may
+/// be empty.
 pub fn build_target(cargo: &mut Command, package: &str, target: &str, extension: &str) -> Result<PathBuf> {
     let output = cargo
         .args(["--package", package, "--message-format=json-render-diagnostics"])
@@ -132,7 +132,7 @@ pub fn build_target(cargo: &mut Command, package: &str, target: &str, extension:
     found.next().with_context(|| format!("cargo did not report a file {extension} of {target}"))
 }
 
-/// Returns the path of the target's file with this extension if this message of Cargo reports it.
+/// Returns the path of the target's file with this extension if this Cargo message reports it.
 fn file_of(message: &str, target: &str, extension: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["reason"] != "compiler-artifact" || message["target"]["name"] != target {

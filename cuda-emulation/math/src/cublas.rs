@@ -29,7 +29,7 @@ static CONTEXTS: Handles<Context> = Handles::new();
 /// Writes a result.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Status {
     if out.is_null() {
         return INVALID_VALUE;

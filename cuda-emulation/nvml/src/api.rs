@@ -55,7 +55,7 @@ fn device(handle: Handle) -> Result<(usize, Device)> {
 /// Writes a result.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
         return Err(Status::INVALID_ARGUMENT);
@@ -68,7 +68,7 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 /// Writes a text and a null byte.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for `length` writes.
+/// `out` must be null or valid for `length` writes.
 unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
     if out.is_null() {
         return Err(Status::INVALID_ARGUMENT);
@@ -85,7 +85,7 @@ unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
 }
 
 /// # Safety
-/// `text` is null, which is an error, or a C string.
+/// `text` must be null or a C string.
 unsafe fn read<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(Status::INVALID_ARGUMENT);
@@ -186,10 +186,11 @@ struct ProcessV2 {
     compute_instance: c_uint,
 }
 
-/// Lists the processes that use a device: only this one, and only if it has memory there. PyTorch calls it when memory runs out.
+/// Lists the processes that use a device: only this one, and only if it has memory there. PyTorch requests the list when memory
+/// runs out.
 ///
 /// # Safety
-/// `count` is null, which is an error, or valid for reads and writes; `out` is valid for `*count` writes.
+/// `count` must be null or valid for reads and writes; `out` must be valid for `*count` writes.
 unsafe fn list_processes<T>(
     own: Handle,
     count: *mut c_uint,
@@ -212,8 +213,8 @@ unsafe fn list_processes<T>(
     }
 }
 
-/// The branch of NVIDIA's driver for the CUDA version of the emulated driver. Programs compare it with the oldest one that they
-/// support.
+/// The version of NVIDIA's driver for the CUDA version of the emulated driver. Programs compare it with the oldest version that
+/// they support.
 const DRIVER_VERSION: &str = "580.00";
 
 api! {

@@ -1,6 +1,6 @@
 //! The devices, as the emulated driver describes them.
 //!
-//! This does not initialize CUDA: a process that counts the devices may fork and use CUDA in its children.
+//! Describing the devices does not initialize CUDA: a process that counts them may fork and use CUDA in its children.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -68,8 +68,8 @@ macro_rules! api {
     };
 }
 
-/// Calls a function of the driver, whose signature is compared with cudarc's bindings. Where these declare an enum, a program may
-/// pass any number: the enum is after `=>`.
+/// Calls a function of the driver, whose signature is compared with cudarc's bindings. Where the bindings declare an enum, a
+/// program may pass any number. The enum is then written after `=>`.
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:ident: $type:ty $(=> $declared:ty)?),* $(,)?)) => {{
         const _: unsafe fn($(call!(@declared $type $(=> $declared)?)),*) -> cudarc::driver::sys::CUresult =

@@ -16,7 +16,7 @@ const DEVICE_TO_HOST: c_uint = cudaMemcpyKind::cudaMemcpyDeviceToHost as c_uint;
 const DEVICE_TO_DEVICE: c_uint = cudaMemcpyKind::cudaMemcpyDeviceToDevice as c_uint;
 const DEFAULT: c_uint = cudaMemcpyKind::cudaMemcpyDefault as c_uint;
 
-/// Copies in a stream; without one, in the legacy stream, and waits.
+/// Copies in a stream. Without a stream, copies in the legacy stream and waits.
 ///
 /// # Safety
 /// Both ranges are valid until the copy is done.
@@ -50,7 +50,7 @@ unsafe fn copy(
     }
 }
 
-/// Copies rows between addresses with pitches; with or without a stream as [`copy`].
+/// Copies rows between addresses with pitches. `stream` has the same meaning as in [`copy`].
 ///
 /// # Safety
 /// All rows are valid until the copy is done.
@@ -104,7 +104,7 @@ unsafe fn copy_rows(
     }
 }
 
-/// Fills memory with the lowest byte of `value`, as C's `memset`; with or without a stream as [`copy`].
+/// Fills memory with the lowest byte of `value`, like C's `memset`. `stream` has the same meaning as in [`copy`].
 ///
 /// # Safety
 /// The range is valid until it is filled.

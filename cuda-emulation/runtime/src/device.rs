@@ -16,7 +16,8 @@ const NO_PREFERENCE: c_uint = 0;
 // The limits that programs pass have the driver's numbers.
 const _: () = assert!(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE as u32 == cudaLimit::cudaLimitPrintfFifoSize as u32);
 
-/// Returns and clears the thread's last error, even one that made the context unusable: the next call returns it again.
+/// Returns and clears the thread's last error, even an error that made the context unusable: the next call returns that error
+/// again.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetLastError() -> Status {
     // Without a driver every call fails, this one too.

@@ -58,8 +58,8 @@ pub(crate) fn loaded() -> Result<&'static Driver> {
         .ok_or(cudaError::cudaErrorInsufficientDriver)?)
 }
 
-/// Loads the driver together with this library, without initializing it. NCCL checks in its first call whether the process has the
-/// driver, and that may be before any function of this library. A library that is preloaded into every program is an exception:
+/// Loads the driver together with this library, without initializing it. NCCL checks in its first call whether the process has
+/// the driver, and that may be before any call of this library. If this library is only preloaded, the driver is not loaded:
 /// NCCL's buffers are then in host memory, unless the program calls CUDA first.
 extern "C" fn load() {
     if !is_only_preloaded() {

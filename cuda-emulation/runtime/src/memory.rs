@@ -34,7 +34,7 @@ const _: () = {
 /// Calls a function of the driver that allocates, or stores null for size 0.
 ///
 /// # Safety
-/// `address` is null or valid for a write.
+/// `address` must be null or valid for a write.
 unsafe fn allocate(
     address: *mut *mut c_void,
     size: usize,

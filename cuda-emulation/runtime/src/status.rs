@@ -8,7 +8,7 @@ use cudarc::runtime::sys::cudaError;
 
 /// A `cudaError_t`, which need not be one of `CODES`.
 ///
-/// Where a `cudaError_t` has a `CUresult`, both have the same number.
+/// If the driver has the same error, its `CUresult` has the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Status(pub(crate) u32);
@@ -194,7 +194,7 @@ const CODES: &[(u32, &CStr, &CStr)] = &[
 /// Writes a result.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
         return Err(Status::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Streams, functions of the host in them, events, and as far as the driver supports them, captures and graphs.
+//! Streams, host functions in them, events, and, as far as the driver supports them, captures and graphs.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null_mut, without_provenance_mut};

@@ -24,7 +24,7 @@ include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 // Compilers call the functions from here on for the kernels and variables of a program: most of them before main. The arguments are
 // ignored.
 
-/// Returns a handle that compilers only pass back.
+/// Returns a handle that compiled code only passes back.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary() -> *mut *mut c_void {
     without_provenance_mut(8)

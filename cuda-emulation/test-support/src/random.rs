@@ -16,7 +16,7 @@ pub const LENGTH: usize = 96;
 
 pub type Result<T = ()> = std::result::Result<T, DriverError>;
 
-/// A use of a buffer: its stream, and the event behind it.
+/// A use of a buffer: the stream, and the event recorded after the use.
 type Use = (usize, CUevent);
 
 /// A stream, and the device that is current when it is used.
@@ -26,7 +26,7 @@ pub struct Queue {
     pub handle: CUstream,
 }
 
-/// A buffer, its data by the model, and its uses that later ones have to wait for.
+/// A buffer, its data according to the model, and the uses for which later uses have to wait.
 #[derive(Debug)]
 pub struct Buffer {
     pub address: CUdeviceptr,
@@ -113,7 +113,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Makes a stream, whose device becomes current, wait for the earlier uses of a buffer that its use depends on.
+    /// Makes a stream wait for the earlier uses of a buffer on which its use depends. The stream's device becomes current.
     pub fn before(&mut self, queue: usize, buffer: usize, writes: bool) -> Result {
         self.bind(queue)?;
         let mut earlier = Vec::from_iter(self.buffers[buffer].written);
@@ -140,7 +140,8 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// A copy between two buffers of any devices, a memset, or a copy from the host or to it, whose data is checked.
+    /// Enqueues a copy between two buffers of any devices, a memset, or a copy from or to the host. Data copied to the host is
+    /// checked.
     pub fn operation(&mut self) -> Result {
         let queue = self.rng.usize(..self.queues.len());
         let handle = self.queues[queue].handle;

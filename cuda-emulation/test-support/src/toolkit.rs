@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// A program that runs longer, in seconds, counts as hung.
+/// The time limit in seconds. A program that runs longer counts as hung.
 const LIMIT: &str = "120";
 
 /// A major version of CUDA.
@@ -87,7 +87,7 @@ fn cache() -> Option<PathBuf> {
         .or_else(|| Some(set("HOME")?.join(".cache/libnccl")))
 }
 
-/// Downloads packages, whose hashes pip checks, and unpacks them into `directory`, which never exists incomplete.
+/// Downloads packages and unpacks them into `directory`, which never exists incomplete. Pip checks the hashes of the packages.
 fn download(requirements: &str, cache: &Path, directory: &Path) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     fs::create_dir_all(cache).map_err(io)?;

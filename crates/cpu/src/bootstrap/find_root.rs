@@ -1,9 +1,9 @@
-//! Finding the root of an id. The rank that binds the abstract socket named by the id is the root; the other ranks connect to it.
+//! Finds the root for an id. The rank that binds the abstract socket named by the id is the root; the other ranks connect to it.
 //!
-//! The first process to bind an abstract name owns it, and another user can guess the name for an address in `NCCL_COMM_ID`.
-//! Therefore, a user's ranks with such an id elect the root one after another, holding the lock of a directory that only this
-//! user can write to. If another user owns the name, the electing rank chooses a random name and writes it to a file in the
-//! directory for the other ranks.
+//! The first process to bind an abstract name owns it. The name for an address in `NCCL_COMM_ID` can be guessed, so another user
+//! may bind it first. While electing the root, a rank with such an id therefore holds the lock of a directory that only its user
+//! can write to. If another user owns the name, the rank chooses a random name and writes it to a file in this directory for the
+//! other ranks.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
-/// The time after which the name of an address is assumed to belong to another user if no connections are accepted there.
+/// If no connection to the name of an address is accepted for this long, the name is assumed to belong to another user.
 const HELD: Duration = Duration::from_secs(1);
 
 /// The longest wait for another rank's election. A process that is stopped during its election must not block all other ranks.
@@ -37,7 +37,7 @@ pub(super) enum Role {
 pub(super) struct Peer {
     pub(super) connection: OwnedFd,
     pub(super) address: SocketAddrUnix,
-    /// For the peer that replaces the root, which may have no file descriptors left at that point.
+    /// The socket to bind if this peer replaces the root: the process may have no file descriptors left by then.
     pub(super) spare_socket: OwnedFd,
 }
 
@@ -64,16 +64,16 @@ pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> 
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
-    /// Random, and known only to the ranks.
+    /// Random: only the ranks have it.
     Secret,
-    /// Derived from an address: another user may have it.
+    /// Derived from an address: another user may have bound it.
     OfAddress,
-    /// Chosen in an earlier election. It is not bound again.
+    /// Chosen in an earlier election. Never bound again.
     Chosen,
 }
 
-/// Connects to the root at a name, or becomes the root. Returns `None` if another user has the name, or if there is no root at a
-/// chosen name.
+/// Connects to the root at a name, or becomes the root. Returns `None` if another user has the name, or if it is a
+/// [`Name::Chosen`] without a root.
 fn find_root_at(name: &str, kind: Name, check_cancelled: &dyn Fn() -> Result) -> Result<Option<Role>> {
     let cannot_reach = |error| Error::system("the rendezvous socket cannot be reached", error);
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(cannot_reach)?;
@@ -109,14 +109,15 @@ fn find_root_at(name: &str, kind: Name, check_cancelled: &dyn Fn() -> Result) ->
 struct Election {
     directory: File,
     path: PathBuf,
-    /// The file with the chosen name. It is only opened in the directory that was checked: another one may have the path by then.
+    /// The name of the file that contains the chosen name. Opened relative to the checked `directory`, because `path` may refer
+    /// to another directory by then.
     file: String,
 }
 
 const MAX_NAME: usize = 64;
 
 impl Election {
-    /// Waits for the lock. Returns `None` if no directory belongs to this user alone.
+    /// Waits for the lock, for at most [`LOCK_LIMIT`]. Returns `None` if no directory belongs to this user alone.
     fn enter(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> Result<Option<Self>> {
         let user = geteuid().as_raw();
         // Not configurable, because all ranks of a user must use the same directory.

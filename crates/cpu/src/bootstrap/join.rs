@@ -1,9 +1,9 @@
-//! Support for joining ranks: the conditions of a join, reports of long waits, and the shared join of all ranks of one process
-//! with the same id.
+//! Support for joining ranks: the context of a join, reports of long waits, and the join that is shared by all ranks of one
+//! process with the same id.
 //!
 //! The ranks of a process share a connection to the root, the outcome and one mapping. The first rank connects, sends its hello
 //! and receives the root's messages. The other ranks send their hellos on the same connection and wait for the outcome. The root
-//! joins separately: the next rank of its process becomes the first.
+//! does not share a connection: the next rank of its process becomes the first.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
 pub(crate) struct JoinContext<'a> {
-    /// The name of the new communicator, in reports.
+    /// The name that reports use for the new communicator.
     pub(crate) name: &'a str,
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
     /// Called with a description of what this rank waits for.
@@ -32,14 +32,14 @@ pub(crate) struct JoinContext<'a> {
 
 pub(crate) struct ParentComm<'a> {
     pub(crate) state: &'a SharedState,
-    /// The parent's ranks that become the first ranks of the new communicator.
+    /// The parent's ranks that become ranks 0, 1, ... of the new communicator.
     pub(crate) members: &'a [usize],
     /// Set if an abort of the parent makes the join fail.
     pub(crate) must_be_healthy: bool,
 }
 
 impl JoinContext<'_> {
-    /// Returns whether all `ranks` are members of the parent, and can therefore observe each other's state there.
+    /// Returns whether all `ranks` ranks are members of the parent and can therefore observe each other's state there.
     pub(super) fn all_are_members(&self, ranks: usize) -> bool {
         self.parent.as_ref().is_some_and(|parent| parent.members.len() == ranks)
     }
@@ -77,7 +77,7 @@ impl LimitedWait {
         self.began.elapsed()
     }
 
-    /// Reports that `rank` is still waiting, or fails, depending on the limits.
+    /// Reports `rank` as waiting: once after `WARN_AFTER`, and again, with an error, after `TIMEOUT`.
     pub(super) fn check(&self, rank: usize, name: &str, describe: impl FnOnce() -> String) -> Result {
         let waited = self.elapsed();
         let is_late = TIMEOUT.is_some_and(|limit| waited >= limit + self.grace);
@@ -91,7 +91,7 @@ impl LimitedWait {
     }
 }
 
-/// A pid, which differs in a forked child, and the secret of an id.
+/// A pid and the secret of an id. The pid differs in a forked child.
 type Key = (u32, [u8; 16]);
 
 static JOINS: Mutex<BTreeMap<Key, Arc<SharedJoin>>> = Mutex::new(BTreeMap::new());
@@ -144,7 +144,7 @@ pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
 }
 
 impl SharedJoin {
-    /// Sends `hello` and waits for the outcome. Returns `None` if the rank must enter again.
+    /// Sends `hello` and waits for the outcome. Returns `None` if the rank must call [`enter`] again.
     pub(super) fn wait(&self, hello: Hello, context: &JoinContext<'_>) -> Option<Result<Arc<SharedState>>> {
         let began = Instant::now();
         let mut progress = lock(&self.progress);

@@ -1,22 +1,22 @@
 //! The rendezvous of ranks at a Unix socket named by the id.
 //!
 //! The rank that binds the socket acts as the root inside its own call: it waits for the peers, creates the shared state and
-//! sends it to them. Each process keeps its connection until all have the state. The kernel therefore immediately reports a
-//! process that dies before that, or a little later if its forked child still holds the connection.
+//! sends it to them. Each process keeps its connection until all have the state. If a process dies before that, its connection
+//! ends. If a forked child still holds the connection, a periodic check detects the death a little later.
 //!
-//! If a rendezvous fails, every rank that has joined gets the error, and so does every rank that joins within [`LINGER`]:
+//! If a rendezvous fails, all ranks that have joined, and all that join within [`LINGER`], get the error:
 //!
-//! | event | before all have joined, or while the state is sent |
+//! | event before all have joined, or while the state is sent | consequence |
 //! |---|---|
-//! | a peer is cancelled, or its process ends | it sends this, or its connection ends; the root notifies all connected ranks, and lingers for the others |
-//! | the root's call fails | it notifies all connected ranks, and lingers |
-//! | the call of another rank fails, or is refused, before or after the rank joins | it connects and sends the error; if it is the first, it lingers |
-//! | the root is cancelled, or its process ends | it sends this, or all connections end: each peer fails, and one of them binds the address and lingers; the other peers notify it that they have failed |
-//! | the root's process ends after it released some peers | those keep the state, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and depart from the state |
-//! | a rank joins after [`LINGER`] | the rendezvous no longer exists: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
+//! | a peer is cancelled, or its process ends | the root receives the peer's message, or its connection to the peer ends; the root notifies all connected ranks, and lingers for the others |
+//! | the root's call fails | the root notifies all connected ranks, and lingers |
+//! | the call of another rank fails, or is refused, before or after the rank joins | that rank connects and sends the error; if there is no root, it becomes the root and lingers |
+//! | the root is cancelled, or its process ends | the peers receive the root's message, or their connections end; each peer fails; one peer binds the address and lingers, and the other peers notify it that they have failed |
+//! | the root's process ends after it released some peers | those peers keep the state, and [`liveness`](crate::shm::liveness) reports the root; the other peers fail, and depart from the state |
+//! | a rank joins after [`LINGER`] | the rendezvous no longer exists: the rank binds the address and waits for the others as if it were the first, until its wait times out |
 //!
-//! Only the last row depends on time, because ids may be reused (`NCCL_COMM_ID`): a root that lingered longer would refuse the
-//! ranks of the next attempt. Ranks of a parent communicator do not depend on it, because they observe each other's state there.
+//! Only the last row depends on time. Ids may be reused (`NCCL_COMM_ID`), so a root that lingered longer would refuse the ranks
+//! of the next attempt. The last row does not apply to ranks of a parent communicator, which observe each other's state there.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -38,10 +38,10 @@ use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
-/// The time by which a peer's wait limit exceeds the root's, because the root names the missing ranks.
+/// The time by which a peer waits longer than the root, which thus times out first and names the missing ranks.
 const ROOT_FIRST: Duration = Duration::from_secs(1);
 
-/// The time without a message after which a root is considered to have accepted a rank.
+/// If the root sends no message for this long, it is considered to have accepted the rank.
 const ACCEPTED: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +77,8 @@ pub(crate) fn join(
     }
 }
 
-/// Notifies the ranks that have `id` of the error of a call that they wait for. `place` is the call's number of ranks and its
-/// rank, if they are valid.
+/// Notifies the other ranks with `id` that the call for which they wait has failed with `error`. `place` is the number of ranks
+/// and the rank passed to that call, if both are valid.
 pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) {
     let Ok(me) = Process::current() else { return };
     let (ranks, rank) = place.unwrap_or((0, 0));
@@ -214,7 +214,7 @@ fn join_as_peer(
     Ok(state)
 }
 
-/// Notifies ranks that join later, which would otherwise wait for this rank and for the former root.
+/// Replaces the former root, unless another peer already has, so that ranks that join later get an error instead of waiting.
 fn replace_root(
     address: &SocketAddrUnix,
     listener: OwnedFd,
@@ -241,7 +241,7 @@ fn replace_root(
     }
 }
 
-/// Returns whether a root accepts this rank. The socket of a dead root may exist a little longer.
+/// Returns whether a root accepts this rank. A connection is no proof: the socket of a dead root may exist a little longer.
 fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
     if !is_same_user(root) {
         return false;
@@ -266,7 +266,7 @@ mod tests {
     use crate::bootstrap::join::ParentComm;
     use crate::bootstrap::wire::wait;
 
-    /// Simulates a root whose call has ended, while a process forked in the meantime still holds its socket.
+    /// Simulates a root whose call has ended but whose socket is still held by a forked process.
     #[test]
     fn member_that_has_left_is_named_if_a_root_accepts_and_says_nothing() {
         let (id, me) = (UniqueId::generate().unwrap(), Process::current().unwrap());

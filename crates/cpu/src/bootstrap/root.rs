@@ -39,7 +39,7 @@ pub(super) struct Root<'a> {
     unauthenticated: Vec<OwnedFd>,
     /// The number of ranks that are no longer connected.
     former: usize,
-    /// The number of ranks that may join: the largest number that a rank has passed.
+    /// The number of ranks that may join: the largest `nranks` that a rank has passed.
     expected: usize,
 }
 
@@ -154,8 +154,8 @@ impl<'a> Root<'a> {
         Ok(state)
     }
 
-    /// Sends the error to all ranks that have joined, and for [`LINGER`] to ranks that join later. Members of a parent observe
-    /// each other's state there and need no message.
+    /// Sends the error to all ranks that have joined and, during [`LINGER`], to ranks that join later. Members of a parent
+    /// observe each other's state there and need no message.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         let message = Message::Failed(error.clone());
         send_to_all(&self.connections, &message);
@@ -177,8 +177,7 @@ impl<'a> Root<'a> {
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
-    /// Waits for a rank or for the end of a process, for at most `longest`. Returns the index of the rank's connection and its
-    /// hello.
+    /// Waits for a hello or for the end of a process, for at most `longest`. Returns the hello and the index of its connection.
     fn next_hello(&mut self, longest: Duration) -> Result<Option<(usize, Hello)>> {
         (self.context.check_cancelled)()?;
         let processes = self.connections.iter().map(|connection| &connection.socket);
@@ -209,7 +208,7 @@ impl<'a> Root<'a> {
         Ok(None)
     }
 
-    /// Receives the hello of another rank of a process, or the error of a rank.
+    /// Receives the hello of another rank of a connected process, or an error sent by a rank.
     fn receive_from(&mut self, index: usize) -> Result<Option<(usize, Hello)>> {
         match receive_now(&self.connections[index].socket) {
             Err(Errno::AGAIN) => Ok(None),
@@ -259,8 +258,8 @@ fn send_to_all(connections: &[Connection], message: &Message) {
     }
 }
 
-/// Describes the absent ranks, and the processes of the ranks that have joined: if ranks create several communicators in
-/// different orders, the reports together show which rank waits for which.
+/// Describes the absent ranks, and the processes of the ranks that have joined. If ranks create several communicators in
+/// different orders, these descriptions together show which rank waits for which.
 fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> String {
     let (present, absent): (Vec<usize>, Vec<usize>) =
         (0..joined.len()).partition(|rank| joined[*rank].is_some());
@@ -284,7 +283,7 @@ fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
     format!("rank{plural} {}{more}", named.join(", "))
 }
 
-/// Checks that this process determines the same identity for the process of `rank` as that process itself does.
+/// Checks the identity that the process of `rank` has sent: this process must determine the same one for it.
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(

@@ -24,9 +24,9 @@ pub(crate) struct UniqueId {
     /// The secret that proves that a rank has the id.
     pub(crate) secret: [u8; 16],
     scope: Scope,
-    /// Set if the id is derived from an address, which other users may be able to guess.
+    /// Set if the id is derived from an address. Other users may be able to guess it.
     pub(crate) is_of_address: bool,
-    /// NCCL's `commHash`. Unchanged if a communicator replaces the secret.
+    /// NCCL's `commHash`. Stays the same if a communicator replaces the secret.
     pub(crate) hash: CommunicatorId,
 }
 
@@ -66,7 +66,8 @@ impl UniqueId {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
 
-    /// Returns a name for the id and the network namespace, because abstract socket names belong to a network namespace.
+    /// Returns a file name for the id. It contains the network namespace, because abstract socket names are unique only within
+    /// one.
     pub(super) fn address_name(&self) -> String {
         format!("{}-{}", Self::socket_name(&self.public), u64::from_ne_bytes(self.scope.namespaces[0]))
     }
@@ -101,7 +102,7 @@ impl UniqueId {
         Self::from_parts(public, secret, self.scope, false)
     }
 
-    /// Checks the id that a caller passes, which must be from this scope.
+    /// Decodes and checks the id that a caller passed. The id must be from this scope.
     pub(crate) fn new(raw: &ncclUniqueId) -> Result<Self> {
         let mut rest: &[u8] = &raw.internal.map(|byte| byte as u8);
         let magic = take(&mut rest);
@@ -151,7 +152,7 @@ impl UniqueId {
     }
 }
 
-/// Returns the scope of this process. It is read once, and again in a forked child.
+/// Returns the scope of this process. Cached, except in a forked child.
 fn current_scope() -> Result<Scope> {
     static CURRENT: OnceLock<(u32, Scope)> = OnceLock::new();
     let process = std::process::id();

@@ -19,27 +19,27 @@ use crate::bootstrap::unique_id::MAGIC;
 use crate::diag::error::{Error, Result};
 use crate::shm::process::Process;
 
-/// The shortest and longest time between two checks for cancellation by a waiting rank.
+/// The shortest time between two checks for cancellation by a waiting rank. [`LONGEST_POLL`] is the longest.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
 /// The time between two checks that the other ranks are alive, for cases in which the kernel does not report their death.
 pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Nonblocking, so that no call blocks in the kernel indefinitely.
+/// Flags of all sockets: nonblocking, so that no call blocks in the kernel indefinitely.
 pub(super) const SOCKET_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// The maximum length of a message in bytes: a result code and a text.
+/// The maximum length of a message in bytes. The longest contain a result code and a text.
 const MAX_MESSAGE: usize = 1024;
 
-/// Set in the result code of [`Message::Left`].
+/// The bit of the result code that marks a [`Message::Left`].
 const LEFT: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) enum Message {
     Hello(Hello),
-    /// Sent by the root: the first time, with the shared state's file, all ranks have joined; the second time, all have opened
-    /// the state. Sent by a process of peers: it has opened the state.
+    /// From the root, the first time, with the shared state's file: all ranks have joined. From the root, the second time: all
+    /// have opened the state. From a process of peers: it has opened the state.
     Ready,
     Failed(Error),
     /// The rendezvous has failed because the sender was cancelled. The sender does not wait for ranks that join later.
@@ -50,10 +50,10 @@ pub(super) enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) secret: [u8; 16],
-    /// The number of ranks, or 0 if the call was refused. In that case, the error follows, and `rank` is 0.
+    /// The number of ranks, or 0 if the call was refused. In that case, `rank` is 0 and the next message contains the error.
     pub(super) ranks: usize,
     pub(super) rank: usize,
-    /// The [`Process::identity`] of the rank's process. The kernel reports its pid.
+    /// The [`Process::identity`] of the rank's process. The kernel reports the pid.
     pub(super) identity: u64,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn cancelled(rank: usize) -> Error {
     Error::remote(format!("rank {rank} was cancelled or aborted before all ranks had joined"))
 }
 
-/// Returns the error for the other ranks if the call of `who` has failed.
+/// Returns the error for the other ranks after the call of `who` has failed with `error`.
 pub(super) fn failed(who: &str, error: &Error) -> Error {
     Error::remote(format!("{who} failed before all ranks had joined: {}", error.text))
 }
@@ -181,8 +181,7 @@ pub(super) fn receive_now(socket: &OwnedFd) -> rustix::io::Result<Option<Receive
     Ok(Message::from_bytes(&bytes[..received.bytes]).map(|message| (message, file)))
 }
 
-/// Waits for a message. Returns `None` if the connection or the peer process, `process`, has ended, or if the message is
-/// malformed.
+/// Waits for a message. Returns `None` if the connection or the peer's `process` has ended, or if the message is malformed.
 pub(super) fn receive(
     socket: &OwnedFd,
     process: Option<Process>,
@@ -216,7 +215,7 @@ pub(super) fn receive(
     }
 }
 
-/// Returns how long a rank that has waited for `waited` may wait for an event before it checks for cancellation.
+/// Returns how long a rank may wait for an event before it checks for cancellation, given the time `waited` so far.
 pub(super) fn poll_interval(waited: Duration) -> Duration {
     (waited / 64).clamp(POLL_INTERVAL, LONGEST_POLL)
 }

@@ -1,11 +1,12 @@
-//! Calls as the ranks publish them, in two words, and the check that all ranks made the same calls.
+//! The two words in which a rank publishes a call, and the check that all ranks made the same calls.
 //!
-//! As in NCCL, a collective of count 0 returns immediately, without waiting for other ranks. If only some ranks make it,
-//! later calls no longer match, although they may look equal. Each rank therefore counts its calls of count 0 and publishes
+//! As in NCCL, a collective of count 0 returns immediately, without waiting for other ranks. If only some ranks make such a call,
+//! their later calls no longer match, although they may look equal. Each rank therefore counts its calls of count 0 and publishes
 //! the number with its next call.
 //!
-//! In a short collective with a root, a rank waits for at most one other rank and may compare its call with none. It publishes a digest of
-//! these calls with its next calls. The digest is compared at the latest [when the rank leaves](leaving).
+//! In a short collective with a root, a rank waits only for the ranks whose inputs it needs, and compares its call only with
+//! theirs. Each rank therefore publishes a digest of these calls with its next calls. The digest is compared at the latest [when
+//! the rank leaves](leaving).
 
 use std::fmt;
 use std::ops::Range;
@@ -23,7 +24,7 @@ use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::{EARLIER_CALLS, EMPTY_CALLS, SharedState, UNAWAITED};
 use crate::sync::primitive::fence;
 
-/// The header of a call. Its numbers come from other ranks and may have any value.
+/// The header of a call. Numbers that come from other ranks may have any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallHeader {
     Collective {
@@ -34,10 +35,11 @@ pub(crate) enum CallHeader {
         /// 0 if the function has no root.
         root: u32,
         count: u64,
-        /// Set if a collective on the same communicator precedes it in its group. NCCL launches the collectives of a group together.
+        /// Set if a collective on the same communicator precedes this one in its group. NCCL launches the collectives of a group
+        /// together.
         is_grouped: bool,
     },
-    /// A point-to-point or one-sided call. Never published, only described.
+    /// A point-to-point or one-sided call. Not compared between ranks, only reported and logged.
     PointToPoint {
         call: PeerCall,
         /// [`NO_DATA_TYPE`](Self::NO_DATA_TYPE) if `count` is in bytes.
@@ -76,7 +78,7 @@ pub(crate) enum PeerCall {
     WaitSignal,
 }
 
-/// The calls by number, with their names.
+/// The calls that name a peer, by number, with their function names.
 const PEER_CALLS: [(PeerCall, &str); 5] = [
     (PeerCall::Send, "ncclSend"),
     (PeerCall::Recv, "ncclRecv"),
@@ -163,8 +165,8 @@ impl CallHeader {
         }
     }
 
-    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root.
-    /// Addresses are this rank's; the other buffer of a put, a send or a receive is logged as 0.
+    /// Returns the log line of the call in NCCL's format: data types and reductions are logged as numbers, and a peer as the
+    /// root. Addresses are this rank's. For a put, a send or a receive, the address of the other rank's buffer is logged as 0.
     pub(crate) fn log_line(
         self,
         [send, recv]: [BufferRange; 2],
@@ -271,14 +273,14 @@ impl fmt::Display for CallHeader {
 /// Number of previous steps whose records may still exist.
 const KNOWN_STEPS: u64 = 7;
 
-/// Returns the words that `rank` publishes for a call, which the other ranks compare.
+/// Returns the words that `rank` publishes for a call. The other ranks compare them.
 #[inline]
 pub(crate) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
     let [head, count] = header.encode();
     [head | state.earlier_calls(rank) & EARLIER_CALLS, count]
 }
 
-/// Returns the error if `rank` and `ranks` [did not all make](SharedState::all_made) the same call.
+/// Returns the error of a step in which `rank` and `ranks` [did not all make](SharedState::all_made) the same call.
 #[cold]
 #[inline(never)]
 pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
@@ -314,7 +316,7 @@ fn decode([head, count]: [u64; 2]) -> CallHeader {
     CallHeader::decode([head & !EARLIER_CALLS, count])
 }
 
-/// Returns the first calls up to `step` in which two ranks differed without detecting it, if they are still recorded.
+/// Returns the calls of `one` and `two` in the first step up to `step` in which they differ, if that step is still recorded.
 fn find_unawaited(
     state: &SharedState,
     step: u64,
@@ -329,10 +331,10 @@ fn find_unawaited(
     known.find(|(of_one, of_two)| of_one != of_two)
 }
 
-/// Checks, when `rank` leaves, that no other rank has made a call that `rank` did not make, and that ranks that left earlier made the same
-/// calls. The other ranks compare their later calls themselves.
+/// Checks the calls of `rank` when it leaves: no other rank may have made a call that `rank` did not make, and ranks that left
+/// earlier must have made the same calls. Remaining ranks compare their later calls themselves.
 ///
-/// Returns the mistake and its kind, or `None`.
+/// Returns the kind of the mistake and its description, or `None`.
 pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, String)> {
     // If two ranks leave concurrently, at least one of them observes the other's departure.
     fence(SeqCst);
@@ -395,9 +397,9 @@ pub(crate) struct Function {
 /// The shape of a collective: which ranks send and receive, and how the buffers are divided.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// A copy, because every call reads it.
+    /// Stored by value, because every call reads it.
     pub(super) operation: Operation,
-    /// Divisions of the send buffer and the receive buffer.
+    /// The division of the send buffer; `output` is the receive buffer's.
     pub(super) input: Division,
     pub(super) output: Division,
 }
@@ -412,7 +414,8 @@ pub(super) enum Division {
     Blocks,
 }
 
-/// The functions by number, followed by [`Function::SCATTER_ALLGATHER`]. Where ranks share the work on a whole buffer, it has chunks.
+/// The shapes of the functions by number, followed by [`Function::SCATTER_ALLGATHER`]. If ranks share the work on a whole buffer,
+/// the buffer is divided into chunks.
 static SHAPES: [Shape; 9] = {
     use Division::{Blocks, Chunks, Whole};
     [
@@ -430,7 +433,7 @@ static SHAPES: [Shape; 9] = {
 
 impl Function {
     pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
-    /// A broadcast whose work is split among all ranks. Ranks cannot call it.
+    /// A broadcast whose work is split among all ranks. No API function has this number.
     pub(super) const SCATTER_ALLGATHER: Self = Self { number: 8 };
 
     pub(crate) const fn named(name: &str) -> Self {

@@ -22,16 +22,18 @@ use crate::shm::mem_alloc;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::LOOM;
 
-/// Inputs of up to this many bytes are eager in any memory. Longer inputs of up to [`EAGER_MAX`] bytes are eager only if they are
-/// in memory that other ranks cannot use and would be staged otherwise. docs/cpu-performance.md has the gain of each mechanism.
+/// Inputs of up to this many bytes are eager (published with the arguments) in any memory. Longer inputs of up to [`EAGER_MAX`]
+/// bytes are eager only if other ranks cannot use their memory, so that they would otherwise be staged. docs/cpu-performance.md
+/// lists the gain of each mechanism.
 const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 
-/// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
+/// Maximum size in bytes of an input of another rank that is prefetched explicitly. The processor prefetches longer inputs while
+/// it reads them.
 const PREFETCH_MAX: usize = 1 << 10;
 
 pub(crate) struct Collective {
     pub(crate) call: Call,
-    /// The location of the reduction's scalar if it is read when the collective runs.
+    /// The location of the reduction's scalar if the scalar is read when the collective runs.
     pub(crate) scalar: Option<ReadBuf>,
     pub(crate) send: ReadBuf,
     pub(crate) recv: WriteBuf,
@@ -115,8 +117,8 @@ impl Operation for Collective {
     }
 }
 
-/// Runs a call of count 0. As in NCCL, which discards it (`taskAppend` in `enqueue.cc`), it does not wait for other ranks. The next calls
-/// reveal whether all ranks made it. In strict mode it is a barrier.
+/// Runs a call of count 0. NCCL discards such a call (`taskAppend` in `enqueue.cc`), so it does not wait for other ranks. The
+/// next calls reveal whether all ranks made it. In strict mode, it is a barrier.
 async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
     if call.ranks == 1 {
         return Ok(());
@@ -178,8 +180,8 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     done
 }
 
-/// Returns whether inputs in memory that other ranks cannot use are published with the arguments: staging would copy as much. Returns
-/// `false` if more than two ranks reduce whole inputs, because each rank would do the work of all.
+/// Returns whether inputs in memory that other ranks cannot use are published with the arguments, because staging would copy as
+/// much. Returns `false` if more than two ranks reduce whole inputs, because every rank would then compute the whole result.
 fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
     let shape = call.function.shape();
     call.buffer(shape.input) <= EAGER_MAX
@@ -187,7 +189,7 @@ fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
         && !state.is_one_process()
 }
 
-/// Returns the call in the form that splits the work of a broadcast among the ranks.
+/// Returns a broadcast in the form that splits its work among the ranks, and any other call unchanged.
 fn spread(call: &Call) -> Call {
     let shape = call.function.shape();
     let is_broadcast = shape.operation.role == Role::RootSends
@@ -219,7 +221,8 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
     Ok(())
 }
 
-/// Chooses the transport, the same on all ranks, and the form of the call. `spread` splits the work of a broadcast among the ranks.
+/// Chooses the transport and one of the forms `call` and `spread`. All ranks make the same choice. `spread` splits the work of a
+/// broadcast among the ranks.
 async fn choose<'a>(
     call: &'a Call,
     spread: &'a Call,
@@ -297,7 +300,8 @@ fn published_input(
     }
 }
 
-/// Not inlined: otherwise the compiler hoists its setup before the loop over tasks, which slows calls that only copy.
+/// Reduces the published inputs of `task`. Not inlined: otherwise the compiler hoists its setup out of the loop over tasks, which
+/// slows calls that only copy.
 #[inline(never)]
 fn reduce_published(
     call: &Call,
@@ -428,16 +432,16 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
     Ok(())
 }
 
-/// Block size in bytes of a reduction into the rank's own buffer, from which the block is copied to the other targets: `BLOCK` for two
-/// sources, and less for more sources, because the result is read again for each.
+/// Block size in bytes of a reduction of two sources into the rank's own buffer, from which each block is copied to the other
+/// targets. For more sources, [`BLOCK_OF_MORE`] is smaller, because the result is read again for each source.
 const BLOCK: usize = 32 << 10;
 const BLOCK_OF_MORE: usize = 8 << 10;
 
 /// Block size in bytes of a reduction into a scratch buffer.
 const SCRATCH: usize = 16 << 10;
 
-/// Block size in bytes of a reduction whose result is written with non-temporal stores. A small block alternates reads and writes of memory
-/// more often.
+/// Block size in bytes of a reduction whose result is written with non-temporal stores. With small blocks, reads and writes of
+/// memory alternate more often.
 const NONTEMPORAL_BLOCK: usize = 1 << 10;
 
 /// Block size in bytes of a reduction with both non-temporal and ordinary targets.
@@ -446,7 +450,7 @@ const MIXED_BLOCK: usize = 4 << 10;
 /// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
-/// Number of bytes written by all ranks together from which non-temporal stores are used.
+/// If all ranks together write at least this many bytes, non-temporal stores are used.
 const NONTEMPORAL_MIN: usize = 32 << 20;
 
 /// Returns whether the result is too long to remain in a cache until it is used.
@@ -457,7 +461,7 @@ fn is_nontemporal(call: &Call) -> bool {
 #[derive(Clone, Copy)]
 struct Output {
     memory: WriteBuf,
-    /// Set if it is written with non-temporal stores.
+    /// Set if `memory` is written with non-temporal stores.
     nontemporal: bool,
     /// Set for the rank's own buffer, whose cache lines no other core holds.
     is_own: bool,
@@ -524,7 +528,7 @@ fn copy_to_all(source: ReadBuf, targets: &[Output]) {
     }
 }
 
-/// Reduces bytes of `count` sources, at least one, starting at `at`, into `result`.
+/// Fills `result` with the reduction of `count` sources, at least one, from their byte `at` on.
 fn reduce(
     call: &Call,
     reduction: Reduction,

@@ -22,12 +22,12 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call as described to other ranks and in the log.
     fn header(&self) -> CallHeader;
 
-    /// Returns the memory that is read and the memory that is written. The range is empty if there is none.
+    /// Returns the memory that is read and the memory that is written. A range is empty if there is no such memory.
     fn ranges(&self) -> [BufferRange; 2] {
         [BufferRange::default(); 2]
     }
 
-    /// Records that a collective on the same communicator precedes it in its group.
+    /// Records that a collective on the same communicator precedes this operation in its group.
     fn set_grouped(&mut self) {}
 
     /// Resolves the buffers before the operation is enqueued on a CUDA stream: this process may be unable to access the addresses that the
@@ -36,8 +36,8 @@ pub(crate) trait Operation: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the same operation with another send buffer, which `replace` returns for the current buffer and its element size. Returns
-    /// `None` if `rank` sends nothing.
+    /// Returns a copy of the operation whose send buffer is the result of `replace`, called with the current buffer and the
+    /// element size. Returns `None` if `rank` sends nothing.
     fn sending(&self, _rank: usize, _replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self>
     where
         Self: Sized,
@@ -61,8 +61,8 @@ impl OnStream {
         Self { driver, stream, accesses: vec![] }
     }
 
-    /// Resolves a buffer that the call reads, passed as `what`: converts the program's address to the address at which this process can
-    /// access it.
+    /// Resolves a buffer that the call reads: replaces the program's address with the address at which this process can access
+    /// the memory. `what` names the buffer in errors.
     pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
         let place = self.resolve(what, *buffer, AccessKind::Read)?;
         // SAFETY: the memory that the caller passed, at its address in this process. The caller guarantees that it stays allocated
@@ -79,7 +79,7 @@ impl OnStream {
         Ok(())
     }
 
-    /// Returns the address of a buffer in this process.
+    /// Returns the address at which this process can access a buffer, and records the access.
     fn resolve(&mut self, what: &str, buffer: ReadBuf, kind: AccessKind) -> Result<*mut u8> {
         let (address, length) = (buffer.start().addr(), buffer.length());
         let mut place = address;
@@ -94,7 +94,8 @@ impl OnStream {
         self.accesses.push(Access { address: address as u64, length, kind });
     }
 
-    /// Records that the call writes memory of another rank and then signals that rank. CUDA ignores memory of other processes.
+    /// Records that the call writes memory of another rank and then signals that rank. The driver ignores memory of other
+    /// processes.
     pub(crate) fn note_put(&mut self, to: &WriteBuf) {
         if to.length() > 0 {
             self.add_access(to.start().addr(), to.length(), AccessKind::Put);

@@ -19,10 +19,10 @@ use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::RANK_ARGS;
 use crate::sync::primitive::LOOM;
 
-/// Granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
+/// Chunk sizes are multiples of this number of bytes: whole cache lines, and few chunks in a short call.
 const CHUNK: usize = if LOOM { 64 } else { 512 };
 
-/// The arguments of a collective that all ranks must agree on. `count` is the number of elements that one rank sends to one rank.
+/// The arguments of a collective that all ranks must agree on. `count` is the count that the caller passed.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(super) function: Function,
@@ -39,8 +39,9 @@ pub(crate) struct Call {
     pub(super) is_grouped: bool,
 }
 
-/// A task of one rank. It combines part `input` of the send buffers of `sources` ranks, in the order `first`, `first + 1`, ... (wrapping
-/// from the last rank to rank 0), into part `output` of one rank's receive buffer, or of all ranks' receive buffers.
+/// A task of one rank. It reads part `input` of the send buffers of `sources` ranks, in the order `first`, `first + 1`, ...
+/// (wrapping from the last rank to rank 0). It writes the combined result to part `output` of the receive buffers of one rank or
+/// all ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) input: usize,
@@ -74,7 +75,7 @@ impl Call {
         Self { function, ..*self }
     }
 
-    /// Returns the call with the current value of the scalar at `place`.
+    /// Returns the call with the scalar that is currently stored at `place`.
     pub(super) fn with_scalar(&self, place: ReadBuf) -> Self {
         let mut scalar = [0; 8];
         place.read(0, &mut scalar[..place.length()]);
@@ -93,9 +94,9 @@ impl Call {
         if shape.operation.is_receiver(rank == self.root) { self.buffer(shape.output) } else { 0 }
     }
 
-    /// Returns an error if the buffers of `rank` overlap but are not in place: the rank's own blocks of both buffers must coincide. If both
-    /// buffers have a block for each rank, NCCL accepts a call in place but does not define its result: it causes a warning, or an error in
-    /// strict mode.
+    /// Returns an error if the buffers of `rank` overlap but are not in place. In place, the rank's own blocks of both buffers
+    /// coincide. If both buffers have a block for each rank, NCCL accepts a call in place but does not define its result. Such a
+    /// call causes a warning, or an error in strict mode.
     #[inline]
     pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
         if send.length() == 0 || recv.length() == 0 || !send.overlaps(recv) {
@@ -113,13 +114,14 @@ impl Call {
         Ok(())
     }
 
-    /// Returns whether, in place, a rank overwrites input that another rank has yet to read: both buffers have a block for each rank.
+    /// Returns whether a call in place would overwrite input that another rank has yet to read, because both buffers have a block
+    /// for each rank.
     pub(super) fn overwrites_input(&self) -> bool {
         let shape = self.function.shape();
         shape.input == Division::Blocks && shape.output == Division::Blocks && self.ranks > 1
     }
 
-    /// Warns of a call in place whose result NCCL does not define. Warns only once, because programs make such calls in loops.
+    /// Warns about a call in place whose result NCCL does not define. Warns only once, because programs make such calls in loops.
     #[cold]
     #[inline(never)]
     fn warn_in_place(&self) {
@@ -238,7 +240,7 @@ impl Call {
         }
     }
 
-    /// Returns whether ranks other than the one that runs a task receive its result.
+    /// Returns whether the result of a task is also received by ranks that do not run it.
     pub(super) fn shares_results(&self) -> bool {
         self.function.shape().output == Division::Chunks
     }
@@ -252,7 +254,7 @@ impl Call {
         }
     }
 
-    /// Returns the byte range that `rank` uses of another rank's input of `length` bytes.
+    /// Returns the bytes that `rank` needs of another rank's input, which has `length` bytes.
     pub(super) fn needed(&self, rank: usize, length: usize) -> Range<usize> {
         match self.function.shape().input {
             Division::Blocks => self.part(Division::Blocks, rank),
@@ -272,7 +274,7 @@ impl Call {
         self.buffer(shape.output) * receivers
     }
 
-    /// Returns the factor of every rank's input, or `None` if each rank has its own factor.
+    /// Returns the factor of this rank's input, or `None` if the reduction has no factor.
     pub(super) fn factor(&self) -> Option<Factor> {
         self.reduction.and_then(|reduction| reduction.factor(self.data_type, self.ranks))
     }

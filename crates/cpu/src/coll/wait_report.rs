@@ -1,7 +1,7 @@
 //! The report of a long wait: which rank waits for which, in which call, and the current calls of the awaited ranks.
 //!
-//! The call of a waiting rank is available only inside its operation, which is polled. A thread that has waited for long therefore sets a
-//! flag, and each of its pending operations adds its description at the next poll.
+//! The call in which a rank waits is available only inside its operation, which is polled. A thread that has waited for long
+//! therefore sets a flag, and each of its pending operations adds its description at the next poll.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,21 +24,21 @@ use crate::shm::shared_state::SharedState;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
-    /// Without a destructor, so that it lasts as long as the thread. [`WaitReport`] empties it.
+    /// Without a destructor, so that the list lasts as long as the thread. [`WaitReport`] empties it.
     static ANSWERS: RefCell<ManuallyDrop<Vec<Wait>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 struct Wait {
     communicator: String,
     rank: usize,
-    /// An awaited rank.
+    /// One of the awaited ranks.
     late: usize,
     text: String,
 }
 
 const MAX_NAMED: usize = 8;
 
-/// Runs an operation. While it runs, other ranks can see its call, and it describes its wait if the thread waits for long.
+/// Runs an operation. Meanwhile, other ranks can see its call, and the operation describes its wait if the thread waits for long.
 pub(crate) async fn run(
     mut running: BoxedOperation<'_>,
     header: CallHeader,
@@ -58,7 +58,7 @@ pub(crate) async fn run(
     result.map_err(|error| name_call(error, number, header, context))
 }
 
-/// Adds to a remote error the call that another rank ended: it may be one of many in a group or on a stream.
+/// Adds to a remote error the call that failed, because a group or a stream may have many calls.
 #[cold]
 pub(crate) fn name_call(error: Error, number: u64, header: CallHeader, context: CallContext<'_>) -> Error {
     if error.code != ncclResult_t::ncclRemoteError {
@@ -88,8 +88,8 @@ impl Drop for WaitReport {
 }
 
 impl WaitReport {
-    /// Reports a long wait, and gives it up at the limit for all ranks of `waiting`. Must be called periodically while this thread waits,
-    /// with the time without progress.
+    /// Reports a long wait, and marks all ranks in `waiting` as timed out at the limit. Must be called periodically while this
+    /// thread waits. `waited` is the time without progress.
     pub(crate) fn check<'a>(
         &mut self,
         waited: Duration,
@@ -135,7 +135,7 @@ impl WaitReport {
         }
     }
 
-    /// Returns `None` if there is nothing to report yet, and `Some(true)` if the wait must be given up.
+    /// Returns `None` if there is nothing to report yet, and otherwise whether the wait has timed out.
     fn due(&mut self, waited: Duration) -> Option<bool> {
         let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
         if !is_late && WARN_AFTER.is_none_or(|limit| waited < limit) {
@@ -166,8 +166,8 @@ impl Wait {
     }
 }
 
-/// Describes the ranks that the call in progress waits for. Can be called on any thread. Returns `None` if no call is in progress, or if
-/// all ranks have progressed as far as this rank.
+/// Describes the ranks that the call in progress waits for. Can be called on any thread. Returns `None` if no call is in
+/// progress, or if no rank is behind this rank.
 pub(crate) fn describe_running(context: CallContext<'_>) -> Option<String> {
     let CallContext { state, rank, .. } = context;
     let header = CallHeader::running(state, rank)?;
@@ -196,7 +196,7 @@ fn describe_late(
     )
 }
 
-/// Explains a wait that does not occur in NCCL.
+/// Explains why a send waits here but not in NCCL. Returns an empty string for other calls.
 fn explain(header: CallHeader, state: &SharedState) -> String {
     let CallHeader::PointToPoint { call: PeerCall::Send, .. } = header else { return String::new() };
     if *STRICT {
@@ -236,7 +236,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
 }
 
-/// Returns the call that a process is running on another communicator than `state`, if this process is a member of both.
+/// Returns the call that a process is running on another communicator than `state`. Finds only communicators of this process.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
     SharedState::registered().iter().filter(|other| !std::ptr::eq(&***other, state)).find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);

@@ -22,17 +22,17 @@ use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 
-/// Number of bytes of the exchanged arguments, more than they ever need.
+/// Number of bytes that each rank exchanges. Arguments never need more.
 const LENGTH: usize = 4096;
 
-/// Number of characters of a name that are compared.
+/// Maximum number of characters of a name that are compared.
 const NAME: usize = 256;
 
-/// Checks, together with the other ranks of a new communicator, that no two ranks have the same device and that all ranks passed the same
-/// arguments and options. All ranks have just joined. The first rank whose arguments differ reports a finding.
+/// Checks, together with the other ranks of a new communicator, that no two ranks have the same device and that all ranks passed
+/// the same arguments and options. The first rank whose arguments differ reports a finding.
 ///
 /// # Errors
-/// Two ranks have the same device. In strict mode: the arguments differ.
+/// Two ranks have the same device without [permission](may_repeat), or, in strict mode, the arguments differ.
 pub(crate) fn check(
     communicator: &Communicator,
     joined: &RankInfo,
@@ -73,7 +73,8 @@ pub(crate) fn check(
     if *STRICT { Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)"))) } else { Ok(()) }
 }
 
-/// Returns the arguments and options as the ranks compare them: a line for the called function, and a line `name=value` for each.
+/// Returns the arguments and options as the ranks compare them: a line for the called function, and a `name=value` line for each
+/// argument or option.
 fn arguments_text(communicator: &Communicator, function: &str, arguments: &[(&str, String)]) -> String {
     let config = &communicator.config;
     let options = config.options.iter().map(|(name, value)| (*name, value.to_string()));
@@ -86,7 +87,7 @@ fn arguments_text(communicator: &Communicator, function: &str, arguments: &[(&st
     text
 }
 
-/// Returns a name without line breaks.
+/// Returns the first [`NAME`] characters of a name, quoted and without line breaks.
 fn quote(name: &str) -> String {
     let cut: String = name.chars().take(NAME).collect();
     format!("{cut:?}")
@@ -115,12 +116,13 @@ fn difference(all: &[&str]) -> Option<(usize, String)> {
     })
 }
 
-/// Returns whether ranks that called these functions must pass the same arguments. Calls with one unique id and with several can be mixed.
+/// Returns whether ranks that called these functions must pass the same arguments. The variants of `ncclCommInitRank` can be
+/// mixed.
 fn is_same_call(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|call| call.starts_with("ncclCommInitRank"))
 }
 
-/// Gathers the data of all ranks in a call with this number, while a communicator is created.
+/// Gathers the data of all ranks while a communicator is created. `call` and `number` identify the call in reports.
 pub(crate) fn exchange(
     state: &SharedState,
     rank: usize,
@@ -145,14 +147,14 @@ pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// The data that the ranks exchange first: their devices, which are 0 on host memory, and digests of their arguments.
+/// The data that a rank publishes first: its device, whose fields are 0 without CUDA, and a digest of its arguments.
 #[derive(Clone, Copy, Default)]
 struct Summary {
     /// The device number in the rank's process.
     number: i32,
     /// The number of the PCI bus, which is the same in all processes.
     bus: i32,
-    /// Bit set of the buses of the devices that are visible to the rank's process.
+    /// The buses of the devices visible to the rank's process, as a bit set.
     visible: u64,
     digest: u64,
 }
@@ -178,7 +180,7 @@ impl Summary {
     }
 }
 
-/// Returns the prefix of an error if there are fewer devices than ranks, and an empty string otherwise.
+/// Returns a prefix for an error text if there are fewer devices than ranks, and an empty string otherwise.
 pub(crate) fn shortage(ranks: usize, devices: usize) -> String {
     match devices {
         _ if devices >= ranks => String::new(),

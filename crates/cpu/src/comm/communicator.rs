@@ -1,6 +1,7 @@
 //! A communicator: one rank's membership in a group of ranks.
 //!
-//! Calls that use the state shared by the ranks also [`enter`](Communicator::enter) the communicator: one thread at a time.
+//! Calls that use the state shared by the ranks also [`enter`](Communicator::enter) the communicator. Only one thread at a time
+//! can do so.
 
 use std::ops::Range;
 use std::ptr;
@@ -34,11 +35,11 @@ use crate::sync::lock;
 #[derive(Default)]
 pub(crate) struct Communicator {
     pub(crate) device: i32,
-    /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded CUDA, the
-    /// first call that uses memory or a stream decides, because the program may load CUDA in the meantime.
+    /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded
+    /// CUDA yet, the first call that uses memory or a stream determines this, because the program may load CUDA before that call.
     driver: OnceLock<Option<&'static Driver>>,
-    /// Set if a call outside a group runs its operation on host memory before it returns: the communicator is blocking, and no rank has a
-    /// planted fault, which that call path does not check.
+    /// Set if a call outside a group runs its operation on host memory before it returns. Requires that the communicator is
+    /// blocking and that no faults are planted, because this call path does not check for them.
     runs_at_once: bool,
     pub(crate) config: Config,
     pub(crate) rank_info: OnceLock<RankInfo>,
@@ -55,7 +56,7 @@ pub(crate) struct Communicator {
     pub(crate) finalized: AtomicBool,
     pub(crate) stopped: OnceLock<StopReason>,
     pub(crate) children: Children,
-    /// Describes the ranks for which the join of this communicator, or of its child, waits. Empty if it waits for none.
+    /// Describes the ranks that the join of this communicator, or of its child, waits for. Empty if no join waits.
     pub(crate) join_wait: Mutex<String>,
     /// The error that made the communicator unusable.
     pub(crate) error: OnceLock<Error>,
@@ -81,13 +82,13 @@ pub(crate) struct Communicator {
 pub(crate) struct RankInfo {
     pub(crate) state: Arc<SharedState>,
     pub(crate) rank: usize,
-    /// The secret that the ranks share, from which child ids are derived.
+    /// The communicator's id, with a secret that only its ranks share. Child ids are derived from it.
     pub(crate) id: UniqueId,
     /// The planted fault of the rank.
     pub(crate) fault: Option<Fault>,
 }
 
-/// The call after which a communicator starts no operations and can only be used to create others.
+/// The call that stopped a communicator. A stopped communicator starts no operations and can only be used to create others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     Revoked,
@@ -137,8 +138,8 @@ impl Communicator {
         self.rank_info.get()?.fault
     }
 
-    /// Sleeps for the rank's planted delay, if any. An abort ends the delay and is an error, because the other ranks may already have
-    /// published everything that this rank needs to continue.
+    /// Sleeps for the rank's planted delay, if any. Returns an error if the communicator was aborted. The operation itself might
+    /// miss the abort, because the other ranks may already have published everything that it needs.
     pub(crate) fn delay(&self) -> Result {
         const TURN: Duration = Duration::from_millis(10);
         let Some(Fault { delay, .. }) = self.fault() else { return Ok(()) };
@@ -159,12 +160,12 @@ impl Communicator {
         self.runs_at_once && self.driver().is_none()
     }
 
-    /// Returns the CUDA driver of the buffers and streams. The first call decides.
+    /// Returns the CUDA driver of the buffers and streams. Determined by the first call.
     pub(crate) fn driver(&self) -> Option<&'static Driver> {
         *self.driver.get_or_init(driver)
     }
 
-    /// Returns the CUDA driver of the buffers and streams, if it is already decided.
+    /// Returns the CUDA driver of the buffers and streams, if it has been determined.
     pub(crate) fn known_driver(&self) -> Option<&'static Driver> {
         self.driver.get().copied().flatten()
     }
@@ -184,7 +185,7 @@ impl Communicator {
         format!("comm {:p}{name}{rank}", self.handle())
     }
 
-    /// Returns the name that reports use for the communicator with this id. The log calls the hash `commId`, as NCCL's does.
+    /// Returns the name that reports use for the communicator with this id. The log calls the hash `commId`, as NCCL's log does.
     pub(crate) fn name(&self, id: &UniqueId) -> String {
         format!("communicator {}{}", id.hash, self.config_name())
     }
@@ -198,11 +199,11 @@ impl Communicator {
         ptr::without_provenance_mut(self.handle.load(Relaxed))
     }
 
-    /// Enters the communicator on the calling thread until the result is dropped. A background job does not count.
+    /// Enters the communicator on the calling thread until the result is dropped. Background jobs do not enter it.
     ///
     /// # Errors
-    /// Another thread is inside: both would run the same steps. Once the communicator is stopped, steps do not matter any more, and the
-    /// other thread is about to leave.
+    /// Another thread has entered the communicator: both would run the same steps. Not an error once the communicator is stopped:
+    /// steps do not matter any more, and the other thread is about to leave.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         if self.is_entered.swap(true, Acquire) && self.stopped().is_none() {
@@ -249,7 +250,7 @@ impl Communicator {
         running.or_else(|| Some(lock(&self.join_wait).clone()).filter(|text| !text.is_empty()))
     }
 
-    /// Reports objects created with this communicator that still exist at an event.
+    /// In strict mode, reports objects created with this communicator that still exist at the event `what`.
     pub(crate) fn report_leaks(&self, what: &str) {
         let rank = self.rank_info.get().map(|info| info.rank);
         for (finding, number, object, end) in [
@@ -294,7 +295,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Drop for RankInfo {
-    /// Departs. However the communicator was torn down, its rank does nothing more.
+    /// Marks the rank as departed. However the communicator was torn down, the rank does nothing more.
     fn drop(&mut self) {
         self.state.depart(self.rank);
     }

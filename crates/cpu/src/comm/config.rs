@@ -14,12 +14,12 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
-/// The fields of `ncclConfig_t` that have an effect, checked.
+/// The fields of `ncclConfig_t` that have an effect, after validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// Set if a call returns only when its work is complete.
+    /// Set if calls never return `ncclInProgress`.
     pub(crate) blocking: bool,
-    /// Number of contexts of one-sided operations, and number of signals per context.
+    /// Number of contexts of one-sided operations. `signals` is the number of signals per context.
     pub(crate) contexts: c_int,
     pub(crate) signals: c_int,
     /// Set if signals can be used before a window is registered.
@@ -114,7 +114,8 @@ impl Config {
         Ok(Self { blocking, contexts, signals, eager_signals, name, network, options })
     }
 
-    /// Logs the network that NCCL would use: the network of `NCCL_NET`, or of the config. Tools use it to distinguish runs.
+    /// Logs the network that NCCL would use: the network named by `NCCL_NET`, or else by the config. Tools use this line to
+    /// distinguish runs.
     pub(crate) fn log_network(&self) {
         debug::info(Subsystem::Network, || {
             let own = variable("NCCL_NET").map(|name| name.to_string_lossy().into_owned());
@@ -164,10 +165,11 @@ pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
     Config::new(&complete, name, network).map(Some)
 }
 
-/// Returns a caller's struct of any version. Fields that it lacks are copied from `unset`. Additional fields are ignored.
+/// Converts a caller's struct of any version to this version. Fields that it lacks are copied from `unset`. Additional fields are
+/// ignored.
 ///
 /// # Safety
-/// `given` must point to `size` bytes. `T` must be a struct of C with numbers and pointers.
+/// `given` must point to `size` bytes. `T` must be a C struct of numbers and pointers.
 pub(crate) unsafe fn complete<T>(given: *const T, size: usize, mut unset: T) -> T {
     let bytes = size.min(size_of::<T>());
     // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
@@ -190,7 +192,7 @@ pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
     })
 }
 
-/// Checks the options, if there are any. As in NCCL, numbers of thread blocks beyond their limits are not errors.
+/// Checks the config of a collective, if there is one. As in NCCL, invalid numbers of thread blocks (CTAs) are not errors.
 ///
 /// # Safety
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.

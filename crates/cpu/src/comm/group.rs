@@ -1,10 +1,10 @@
-//! Groups: calls between `ncclGroupStart` and `ncclGroupEnd` run together when the group ends. They run on the calling thread, or on the
-//! communicators' threads if the communicators are nonblocking. The operations of each nonblocking communicator are a separate job, so that
-//! none waits for another communicator. A group that creates communicators is a single job.
+//! Groups: calls between `ncclGroupStart` and `ncclGroupEnd` run together when the group ends. They run on the calling thread, or
+//! on the communicators' threads if the communicators are nonblocking. The operations of each nonblocking communicator are a
+//! separate job, so that no communicator waits for another. A group that creates communicators is a single job.
 //!
-//! On a communicator of CUDA devices, the end of the group enqueues its operations on their stream, as one job.
+//! At the end of the group, the operations of a communicator of CUDA devices are enqueued on their streams, as one job.
 //!
-//! A call outside a group is a group of one call. If a call inside a group fails, nothing of the group runs.
+//! A call outside a group is a group of one call. If a call inside a group fails, no call of the group runs.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -124,7 +124,7 @@ fn leave(function: &str) -> Result<Option<Group>> {
     Ok(left)
 }
 
-/// Records that a call failed. If the call was in a group, nothing of that group runs.
+/// Records that a call failed. If the call was in a group, no call of that group runs.
 pub(crate) fn fail(function: &str, error: &Error) {
     with_group(|group| {
         group.fail(function, error);
@@ -133,13 +133,13 @@ pub(crate) fn fail(function: &str, error: &Error) {
     });
 }
 
-/// Records that a communicator was finalized or destroyed before its group ended. Nothing of that group runs.
+/// Records that a communicator was finalized or destroyed before its group ended. No call of that group runs.
 pub(crate) fn fail_unended(function: &str, error: &Error) {
     with_group(|group| group.fail(function, error));
 }
 
-/// Runs `operation` at the end of the group, or immediately if none is open. On a communicator of CUDA devices, enqueues it on `stream`
-/// instead. `context` belongs to `communicator`.
+/// Runs `operation` at the end of the group, or immediately if no group is open. On a communicator of CUDA devices, enqueues it
+/// on `stream` instead. `context` must belong to `communicator`.
 pub(crate) fn run(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
@@ -181,10 +181,10 @@ fn log(
     header
 }
 
-/// The largest number that stands for a default stream: `cudaStreamPerThread`.
+/// The largest handle of a default stream: `cudaStreamPerThread`.
 const LAST_SPECIAL_STREAM: usize = 2;
 
-/// Reports the first stream that is neither used nor checked because the buffers are in host memory.
+/// Warns, once per process, about a stream that is neither used nor checked because the buffers are in host memory.
 #[cold]
 fn report_unused(header: CallHeader, stream: Stream) {
     static REPORT: Once = Once::new();
@@ -225,8 +225,8 @@ fn run_now(
         .map(|()| Progress::Done)
 }
 
-/// Runs `operation` on the host at the end of the group, or immediately if none is open. All ranks run the same operation. It has no
-/// stream.
+/// Runs `operation` on the host at the end of the group, or immediately if no group is open. All ranks must run the same
+/// operation. It has no stream.
 pub(crate) fn run_on_host(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
@@ -243,7 +243,7 @@ fn add(operation: QueuedOperation) -> Result<Progress> {
     add_by(&communicator, call, |group| group.operations.push(operation))
 }
 
-/// Runs an initialization at the end of the group, or immediately if none is open.
+/// Runs an initialization at the end of the group, or immediately if no group is open.
 pub(crate) fn init(init: Init) -> Result<Progress> {
     let communicator = Arc::clone(init.caller());
     let call = QueuedCall::Init(init.function);
@@ -262,7 +262,7 @@ fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut 
     alone.map_or(Ok(Progress::Done), Group::end)
 }
 
-/// Returns whether a call is a collective that NCCL launches. Collectives without elements complete immediately.
+/// Returns whether a call is a collective that NCCL launches. NCCL does not launch collectives without elements.
 fn is_collective(header: CallHeader) -> bool {
     matches!(header, CallHeader::Collective { count: 1.., .. })
 }
@@ -281,7 +281,8 @@ impl Group {
         self.inits.iter().map(Init::caller).chain(of_operations)
     }
 
-    /// Reports the calls of a thread that has ended. They never run. Their communicators are unusable, because the ranks are out of sync.
+    /// Reports the calls of a thread that has ended. The calls never run, so their communicators become unusable: the ranks are
+    /// out of sync.
     fn abandon(self) {
         for communicator in distinct(self.callers()) {
             let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };
@@ -340,7 +341,7 @@ impl Group {
         Ok(Progress::Running)
     }
 
-    /// Runs all calls as one job of each of the communicators. The job is exclusive.
+    /// Runs all calls as one exclusive job of all communicators.
     fn run_in_one_job(self, communicators: &[Arc<Communicator>]) -> Result {
         let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
         in_use.try_for_each(|communicator| communicator.check_not_busy())?;

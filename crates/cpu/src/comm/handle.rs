@@ -1,7 +1,7 @@
 //! Handles: the numbers by which C refers to communicators. Also the report of communicators that still exist when the process exits.
 //!
-//! Handles are not addresses and are never reused, so a stale or foreign handle causes an error, not a crash. The upper half distinguishes
-//! the communicators that a forked child inherited from those that it created.
+//! Handles are not addresses and are never reused, so a stale or foreign handle causes an error, not a crash. The upper bits of a
+//! handle distinguish communicators that a forked child inherited from communicators that it created.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -33,8 +33,8 @@ static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::n
 });
 
 thread_local! {
-    /// The communicator that this thread used last, with its handle number. Most threads use one communicator, and the lock of the table is
-    /// shared by all threads.
+    /// The communicator that this thread used last, with its handle number. Most threads use one communicator, and need not lock
+    /// the table for it.
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
@@ -68,7 +68,7 @@ fn own(table: &BTreeMap<usize, Arc<Communicator>>) -> Vec<Arc<Communicator>> {
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
-/// Returns a window of a communicator that this process created, and that communicator.
+/// Returns a window and its communicator. This process must have created the communicator.
 #[cfg(feature = "device-api")]
 pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
     if window.is_null() {
@@ -88,8 +88,8 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
     })
 }
 
-/// Calls `call` with the communicator of a handle, at little more than the cost of the lookup. The thread keeps the communicator for its
-/// next call: counting references would wait for the CPU's pending stores, for which another rank may be waiting. A communicator that
+/// Calls `call` with the communicator of a handle. The thread keeps the communicator for its next call, because changing a
+/// reference count would wait for the CPU's pending stores. Another rank may be waiting for these stores. A communicator that
 /// another thread destroys therefore stays in memory until this thread uses another communicator or ends.
 pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) -> Result<T>) -> Result<T> {
     let number = number(handle)?;
@@ -143,7 +143,7 @@ fn unknown(handle: ncclComm_t) -> Error {
     })
 }
 
-/// Called after all `atexit` functions and the destructors of static objects, which may still destroy communicators.
+/// Called after all `atexit` functions and destructors of static objects, because these may still destroy communicators.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

@@ -1,4 +1,4 @@
-//! Initialization: creates communicators and joins their other ranks.
+//! Initialization: creates communicators and joins their ranks.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,23 +25,24 @@ pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + S
 pub(crate) struct Init {
     pub(crate) communicator: Arc<Communicator>,
     pub(crate) parent: Option<Arc<Communicator>>,
-    /// The C function, and the arguments that must be the same on all ranks.
+    /// The C function. `arguments` are the arguments that must be the same on all ranks.
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<(&'static str, String)>,
     pub(crate) join: Join,
-    /// The id at which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from another.
+    /// The id with which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from a
+    /// parent.
     pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
     pub(crate) out: OutParam<ncclComm_t>,
 }
 
 impl Init {
-    /// Returns the communicator whose mode decides whether the caller waits: the parent, if there is one.
+    /// Returns the communicator whose blocking mode applies to the call: the parent, if there is one.
     pub(crate) fn caller(&self) -> &Arc<Communicator> {
         self.parent.as_ref().unwrap_or(&self.communicator)
     }
 
-    /// Writes the handle before the initialization ends, so that the caller can poll it, and returns the communicator. In NCCL, all functions
-    /// except split and shrink do so.
+    /// Writes the handle before the initialization ends, so that the caller can poll the communicator, and returns the
+    /// communicator. As in NCCL, does nothing for split and shrink.
     pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
         if matches!(self.function, "ncclCommSplit" | "ncclCommShrink") {
             return None;
@@ -75,7 +76,7 @@ impl Init {
     }
 }
 
-/// Notifies the ranks that wait for the ranks of a failed group, which never join.
+/// Notifies ranks that wait for the ranks of a failed group that the latter never join.
 pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
     let mut notified = vec![];
     for init in inits {
@@ -125,8 +126,8 @@ pub(crate) fn run_all(inits: &[Init]) -> Result {
     Ok(())
 }
 
-/// Runs the initializations of one thread in order. If one fails or panics, all initializations of the group end, because they may wait for
-/// ranks that never join. The first error is the cause of the others.
+/// Runs the initializations of one thread in order. If one fails or panics, cancels all initializations of the group, because
+/// they may wait for ranks that never join. The first error is the cause of the others.
 fn run_sequence(
     inits: &[Init],
     sequence: Vec<usize>,
@@ -165,8 +166,8 @@ unsafe impl<T> Sync for OutParam<T> {}
 
 impl<T> OutParam<T> {
     /// # Safety
-    /// The memory must be writable until the call, or its group, has ended; if the communicator is nonblocking, until it is no longer in
-    /// progress.
+    /// The memory must be writable until the call, or its group, has ended. For a nonblocking communicator, it must be writable
+    /// until the communicator is no longer busy.
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
@@ -177,7 +178,7 @@ impl<T> OutParam<T> {
     }
 }
 
-/// Joins `ranks` ranks by `id`, as `rank`.
+/// Joins the `ranks` ranks with this `id`, as `rank`.
 pub(crate) fn join(
     communicator: &Communicator,
     parent: Option<(&Communicator, ParentComm<'_>)>,

@@ -1,8 +1,8 @@
 //! Invalid buffers: the report of a buffer that an operation cannot read or write.
 //!
-//! Operations use the caller's buffers without a check, which would cost a system call each time. An unmapped or read-only buffer therefore
-//! causes a memory fault. The [handler](fault_signal) searches for the fault address in the buffers of the running operations. They are in
-//! a list of atomics that lives as long as the process.
+//! Operations use the caller's buffers without a check, which would cost a system call each time. An unmapped or read-only buffer
+//! therefore causes a memory fault. The [handler](fault_signal) searches for the fault address in the buffers of the running
+//! operations. The operations are in a list of atomics that lives as long as the process.
 
 use std::ffi::c_int;
 use std::iter;
@@ -63,10 +63,10 @@ impl Entry {
     }
 }
 
-/// Number of bits of a process's addresses. On x86-64, an access to any other address is a fault without an address.
+/// Number of bits of an address in user space. On x86-64, a fault at any other address is reported without the address.
 const ADDRESS_BITS: u32 = 47;
 
-/// The operations of one rank, followed by the operations of other ranks.
+/// The operations of one rank, and a link to those of the next rank.
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
@@ -74,7 +74,7 @@ struct Rank {
     next: OnceLock<Box<Rank>>,
 }
 
-/// A chunk of entries, followed by more chunks if needed. The first entry is for the operation of a call outside groups.
+/// A chunk of entries, and a link to the next chunk. A call outside groups uses the first entry.
 struct Chunk {
     entries: [Entry; 16],
     next: OnceLock<Box<Chunk>>,
@@ -126,7 +126,7 @@ impl Running {
         self.0.rank.store(rank, Relaxed);
     }
 
-    /// Records that the operation at `index` of a group, or the operation of a call outside groups at 0, has begun.
+    /// Records that the operation at `index` of a group has begun. For a call outside groups, `index` is 0.
     #[inline]
     pub(crate) fn begin(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.entry(index).begin(call, buffers);
@@ -157,7 +157,8 @@ impl Drop for Running {
 
 /// Reports which buffer of which operation contains an address, if any.
 fn say(address: usize, signal: c_int, code: c_int) {
-    /// Set once a buffer was reported: a previously installed handler may correct the fault, and others may follow.
+    /// Set once a buffer was reported. Later faults, possible if a previously installed handler corrects this one, are not
+    /// reported.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let is_outside = address == 0 && code == SI_KERNEL;
@@ -170,10 +171,12 @@ fn say(address: usize, signal: c_int, code: c_int) {
     IS_WRITTEN.store(true, Release);
 }
 
-/// A buffer that contains an address: its rank, its operation, its index in the operation, and the offset of the address.
+/// A buffer that contains an address: the rank, the operation, the index of the buffer in the operation, and the offset of the
+/// address in the buffer.
 type Found = (&'static Rank, &'static Entry, usize, usize);
 
-/// Finds the buffer that contains an address. Most faults have other causes, and their handlers need the stack, so this uses little of it.
+/// Finds the buffer that contains an address. Uses little of the stack: most faults have other causes, and their handlers need
+/// it.
 #[inline(never)]
 fn find(address: usize, is_outside: bool) -> Option<Found> {
     let mut ranks = Some(&RANKS);

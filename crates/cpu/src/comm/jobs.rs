@@ -2,9 +2,9 @@
 //!
 //! The calls of a nonblocking communicator are jobs, which run in call order on the communicator's own thread.
 //!
-//! Operations on streams are one job for each call or group. They run one after the other in the order of the calls, on any streams. A job
-//! captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the event after the last job, and records
-//! it again.
+//! On streams, the operations of a call or group are one job. Jobs run one after the other in the order of the calls, even on
+//! different streams. A job captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the
+//! event recorded after the previous job, and records it again.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,7 +73,7 @@ impl Jobs {
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
-    /// Runs `work` as a job on the thread, which it starts if necessary.
+    /// Starts the thread if necessary, and runs `work` on it as a job.
     pub(crate) fn run(
         self: &Arc<Self>,
         is_exclusive: bool,
@@ -89,9 +89,9 @@ impl Jobs {
         *lock(&self.thread) = None;
     }
 
-    /// Begins a job: the communicator is busy from now on. An exclusive job creates the communicator or changes it for all later calls.
-    /// During an exclusive job, no call that needs the communicator is accepted. During other jobs, operations are accepted and run after
-    /// them.
+    /// Begins a job: the communicator is busy from now on. An exclusive job creates the communicator or changes it for all later
+    /// calls. During an exclusive job, no call that needs the communicator is accepted. During any other job, operations are
+    /// accepted and run after the job.
     pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
         let mut outcome = lock(&self.outcome);
         if self.number.fetch_add(1, Relaxed) == 0 {
@@ -131,7 +131,7 @@ impl Jobs {
         self.is_unreported.store(true, Relaxed);
     }
 
-    /// Returns whether the caller had not yet queried the outcome, and records that it has.
+    /// Returns whether the caller has not queried the outcome yet, and marks the outcome as queried.
     pub(crate) fn take_unreported(&self) -> bool {
         self.is_unreported.swap(false, Relaxed)
     }
@@ -165,7 +165,7 @@ impl Drop for Job {
 pub(crate) struct StreamJobs {
     counts: Mutex<Counts>,
     changed: Condvar,
-    /// The event after the last job, for which the next job waits.
+    /// The event recorded after the last job. The next job waits for it.
     last: Mutex<Option<Arc<Event>>>,
 }
 
@@ -184,14 +184,15 @@ struct Counts {
     is_released: bool,
 }
 
-/// A job that has begun. It ends when this is dropped.
+/// Guard of a job that has begun. The job ends when the guard is dropped.
 pub(crate) struct Running<'a> {
     jobs: &'a StreamJobs,
     capture: Capture,
 }
 
 impl StreamJobs {
-    /// Returns the number of the first of `calls` calls. They follow the `begun` calls that the communicator has begun so far.
+    /// Reserves numbers for `calls` calls and returns the first number. `begun` is the number of calls that the communicator has
+    /// begun so far.
     pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
         let mut counts = lock(&self.counts);
         if counts.is_idle() {
@@ -243,7 +244,7 @@ impl StreamJobs {
         Ok(())
     }
 
-    /// Begins a job, on the thread of the stream.
+    /// Begins a job. Called on the thread of the stream.
     pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
         let mut counts = lock(&self.counts);
         counts.running += 1;
@@ -259,14 +260,15 @@ impl StreamJobs {
         counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
     }
 
-    /// Returns the names of the jobs that an abort prevents from running or completing. The abort has been set, and no job is running.
+    /// Returns the names of the jobs that an abort prevents from running or completing. The abort flag must be set, and no job
+    /// may be running.
     pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
         let counts = lock(&self.counts);
         counts.discarded.iter().chain(&counts.enqueued).cloned().collect()
     }
 
-    /// Returns the event after the last job. A wait for jobs must query it too: only the event shows whether a graph was launched, and the
-    /// driver must record what the host has waited for.
+    /// Returns the event recorded after the last job. A wait for jobs must also query it, because only the event shows whether a
+    /// graph was launched. The driver thereby also records what the host has waited for.
     fn last(&self) -> Option<Arc<Event>> {
         lock(&self.last).clone()
     }
@@ -287,13 +289,13 @@ impl StreamJobs {
         drop(self.changed.wait_while(lock(&self.counts), |counts| counts.running > 0));
     }
 
-    /// Destroys the CUDA objects. Nothing is enqueued any more, except by graphs.
+    /// Destroys the CUDA objects. From now on, only graphs can enqueue jobs.
     pub(crate) fn release(&self) {
         lock(&self.counts).is_released = true;
         drop(lock(&self.last).take());
     }
 
-    /// Returns whether only graphs can still enqueue jobs, which must not run any more.
+    /// Returns whether [`release`](Self::release) was called. Jobs that graphs enqueue after that must not run.
     pub(crate) fn is_released(&self) -> bool {
         lock(&self.counts).is_released
     }
@@ -306,7 +308,7 @@ impl Counts {
 }
 
 impl Running<'_> {
-    /// Records that an abort prevented the job, which has this name, from completing.
+    /// Records that an abort prevented the job with this name from completing.
     pub(crate) fn discard(&self, name: &Arc<str>) {
         lock(&self.jobs.counts).discarded.push(Arc::clone(name));
     }

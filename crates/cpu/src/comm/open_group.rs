@@ -38,7 +38,7 @@ pub(super) fn clear() {
     MAKES.set(Makes::default());
 }
 
-/// Explains why a `what` has no handle yet, if this thread's open group creates one: nothing is created before the group ends.
+/// If this thread's open group creates a `what`, explains that the `what` has no handle before the group ends.
 pub(crate) fn explain_absence(what: &str) -> String {
     let Makes { generation, communicator, window } = MAKES.get();
     let is_made = if what == "communicator" { communicator } else { window };

@@ -31,12 +31,12 @@ pub(super) enum Queue {
     Collective,
     SendTo(u32),
     ReceiveFrom(u32),
-    /// Puts and signals to other ranks, which never wait.
+    /// Puts and signals. They never wait.
     Put,
     Wait,
 }
 
-/// The number of a communicator's collectives that must end before its sends and receives begin, in strict mode.
+/// In strict mode, the number of a communicator's collectives that must end before its sends and receives begin.
 ///
 /// NCCL schedules the tasks of a group in this order: the collectives first, and the sends and receives when no collective is left
 /// (`ncclLaunchPrepare` in `enqueue.cc`). Kernels of one communicator run one after the other.
@@ -65,7 +65,7 @@ impl Queue {
 }
 
 impl Turn {
-    /// Adds an operation, which runs when its turn comes.
+    /// Makes an operation of `queue` wait for its turn.
     pub(super) fn add<'a>(self, queue: Queue, operation: BoxedOperation<'a>) -> BoxedOperation<'a> {
         let Self(left) = self;
         if queue == Queue::Collective {
@@ -88,7 +88,7 @@ impl Turn {
 
 pub(super) struct QueuedOperation {
     pub(super) communicator: Arc<Communicator>,
-    /// The stream on which it runs, or `None` if it runs on the host.
+    /// The stream on which the operation runs, or `None` if it runs on the host.
     pub(super) on_stream: Option<OnStream>,
     pub(super) header: CallHeader,
     buffers: [BufferRange; 2],
@@ -96,7 +96,7 @@ pub(super) struct QueuedOperation {
 }
 
 trait Start: Send + Sync {
-    /// If `sends_wrong` is set, one element of the data that it sends is corrupted.
+    /// Starts the operation. If `sends_wrong` is set, one element of the data that the operation sends is corrupted.
     fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a>;
 }
 
@@ -137,8 +137,8 @@ impl QueuedOperation {
         self.buffers[0].length.saturating_add(self.buffers[1].length)
     }
 
-    /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one thread, which costs the
-    /// same as a simple sum. Nothing is measured.
+    /// Returns a rough estimate of the duration in microseconds: the latency between ranks on one host, plus the time in which
+    /// one thread copies (or simply sums) all bytes. Nothing is measured.
     pub(super) fn estimate(&self) -> f32 {
         const LATENCY: f32 = 1.0;
         const BYTES: f32 = 8000.0;
@@ -158,7 +158,7 @@ pub(super) fn distinct<'a>(
     distinct
 }
 
-/// Checks that a rank's sends to itself are received in the same group: otherwise the receives could never run.
+/// Checks that a rank's sends to itself are received in the same group: otherwise the missing calls could never run.
 pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOperation]) -> Result {
     let Ok(RankInfo { rank, .. }) = communicator.rank_info() else { return Ok(()) };
     let number = |queue| {
@@ -231,8 +231,8 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     })
 }
 
-/// Starts an operation, which is number `index` of its communicator. On an error, the communicator is recorded in `stalled` if the operation
-/// stays pending, and as failed otherwise.
+/// Starts operation `index` of its communicator. If it fails on the host and stays pending, the communicator is stored in
+/// `stalled`. If it does not stay pending, the communicator records the error.
 fn start<'a>(
     queued: &'a QueuedOperation,
     index: usize,
@@ -261,8 +261,8 @@ fn start<'a>(
     })
 }
 
-/// Ends a failed operation on host memory. With `LIBNCCL_CPU_FAILURES=wait` and a failure caused by a peer, the operation ends once this
-/// rank aborts, `LIBNCCL_CPU_TIMEOUT` has elapsed, or `is_over` returns `true`. Otherwise it ends immediately.
+/// Ends a failed operation on host memory. With `LIBNCCL_CPU_FAILURES=wait`, an operation that failed because of a peer ends only
+/// once this rank ends it, `LIBNCCL_CPU_TIMEOUT` has elapsed, or `is_over` returns `true`. Any other operation ends immediately.
 #[cold]
 pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: impl Fn() -> bool) {
     if communicator.keeps_pending(error) {
@@ -273,7 +273,7 @@ pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: im
     communicator.record_error(error);
 }
 
-/// Calls a function when dropped by a panic in an operation.
+/// Guard that calls a function if an operation panics. Otherwise, the guard must be forgotten.
 pub(super) struct OnPanic<F: Fn()>(pub(super) F);
 
 impl<F: Fn()> Drop for OnPanic<F> {
@@ -353,8 +353,8 @@ thread_local! {
     static GROUPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Checks that this thread has not enqueued the same collectives of another rank in another group: NCCL may connect the ranks in the first
-/// group and wait there for the other ranks.
+/// Checks that this thread has not enqueued the same collectives for another rank in an earlier group: NCCL may connect the ranks
+/// in that group and wait there for this rank.
 fn check_group(communicator: &Communicator, operations: &[QueuedOperation], group: u64) -> Result {
     let CallContext { state, rank, .. } = communicator.context()?;
     let is_collective =
@@ -377,7 +377,7 @@ fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
     streams
 }
 
-/// Returns whether the streams of a job are being captured, which must be the same for all of them.
+/// Returns the capture of a job's streams, if any. All streams must have the same capture.
 fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
     let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
     let first = captures.first().copied().flatten();
@@ -409,7 +409,7 @@ fn enqueue_job(
     })
 }
 
-/// Returns the name of a job in CUDA's reports: its calls, with their rank and number.
+/// Returns the name that CUDA's reports use for a job: the calls, the rank, and the numbers of the calls.
 fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<String> {
     const NAMED: usize = 4;
     let CallContext { state, rank, .. } = communicator.context()?;

@@ -1,4 +1,4 @@
-//! Objects created with a communicator: handles of registrations and windows, custom reductions, and child communicators.
+//! Objects created with a communicator: registrations, windows, custom reductions, and child communicators.
 //!
 //! Handles are never reused, so a stale or foreign handle causes an error, not a crash. The low bits of a handle encode the kind of its
 //! object, so that the error for a handle passed to the wrong function can state the kind.
@@ -26,7 +26,7 @@ pub(crate) struct Registry<T> {
     any_added: AtomicBool,
 }
 
-/// The object of a handle.
+/// An object that has a handle.
 pub(crate) trait Object: Clone {
     const KIND: Kind;
 }
@@ -42,7 +42,7 @@ impl<T> Default for Registry<T> {
     }
 }
 
-/// The kind of a handle's object, and the low bits of the handle.
+/// The kind of an object. Its value is the low bits of the object's handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Communicator = 0,
@@ -56,11 +56,12 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// The last serial number of a communicator, including those created by the processes from which this one was forked.
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bits of a communicator's serial number. The [generation](crate::shm::process::fork_generation) of its process is above them.
-/// Creating a communicator takes 10 us at least, so the serial number lasts for 120 days of nothing else. The generation counts nested forks.
+/// Number of bits of a communicator's serial number. Above them is the [generation](crate::shm::process::fork_generation) of its
+/// process, which counts nested forks. Creating a communicator takes at least 10 us, so the serial numbers last for at least 120
+/// days.
 pub(crate) const SERIAL: u32 = usize::BITS - 24;
 
-/// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
+/// Returns the number of a new communicator in a process of this generation. The handle has 4 more low bits.
 pub(super) fn communicator_number(generation: usize) -> usize {
     generation << SERIAL | (LAST_COMMUNICATOR.fetch_add(1, Relaxed) + 1)
 }
@@ -142,7 +143,8 @@ pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, CustomReduction>>);
 type CustomReduction = (DataType, Reduction, Option<ReadBuf>);
 
 impl CustomReductions {
-    /// Creates a reduction that first multiplies this rank's inputs by a scalar: the element in the first bytes of `scalar`, or at `place`.
+    /// Creates a reduction that first multiplies this rank's inputs by a scalar: the element at `place`, or, if `place` is
+    /// `None`, in the first bytes of `scalar`.
     pub(crate) fn create(
         &self,
         data_type: DataType,
@@ -201,13 +203,13 @@ pub(crate) struct Children {
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id with which new ranks join, if one was created and has not been used.
     pub(crate) grow_id: Mutex<Option<UniqueId>>,
-    /// The number of children for their hashes.
+    /// Counter of the children, for their hashes.
     pub(crate) hashes: libnccl::observer::Children,
 }
 
 impl Children {
-    /// Returns the number of the next child id of these ranks. These ranks derive their ids in the same order, and other ranks derive none
-    /// of them, so each set of ranks has a separate counter.
+    /// Returns the number of the next child id of these ranks. Each set of ranks has a separate counter, because only these ranks
+    /// derive these ids, all in the same order.
     pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
         let mut numbers = lock(&self.numbers);
         let number = numbers.entry(ranks.to_vec()).or_insert(0);

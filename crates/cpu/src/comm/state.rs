@@ -1,8 +1,8 @@
 //! The state of a communicator, and the calls that it permits.
 //!
-//! It is created without the other ranks (`new`), joins them (`join`), and is torn down by `destroy` or `abort`. In between it can be
-//! finalized, stopped (revoked or shrunk), failed, or suspended. Jobs are calls in progress on a nonblocking communicator. A job is
-//! exclusive if it creates the communicator or changes it for all later calls.
+//! A communicator is created without the other ranks (`new`), joins them (`join`), and is torn down by `destroy` or `abort`. In
+//! between it can be finalized, stopped (revoked or shrunk), failed, or suspended. Jobs are calls in progress on a nonblocking
+//! communicator. A job is exclusive if it creates the communicator or changes it for all later calls.
 //!
 //! | function | precondition | refused |
 //! |---|---|---|
@@ -15,11 +15,11 @@
 //! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or already revoked |
 //! | `ncclCommGetAsyncError`, `ncclCommDestroy`, `ncclCommAbort` | none | never |
 //!
-//! On a communicator of CUDA devices, operations are enqueued on streams and run later. Calls that create or change a communicator run on
-//! the host nevertheless. They call [`synchronize`](Communicator::synchronize) first, because otherwise a stream and the host would run the
-//! same steps.
+//! On a communicator of CUDA devices, operations are enqueued on streams and run later. Calls that create or change a
+//! communicator run on the host nevertheless. They call [`synchronize`](Communicator::synchronize) first, because otherwise a
+//! stream and the host could run the same steps concurrently.
 //!
-//! A failure records an error, aborts the other ranks, and makes CUDA calls fail.
+//! A failure that leaves the ranks out of sync makes the communicator unusable. On a stream, it also makes CUDA calls fail.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -38,11 +38,11 @@ use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
 impl Communicator {
-    /// Checks that no call of this rank is queued in an open group before `what`. Calls that have failed, or that the caller has given up,
-    /// do not count.
+    /// Checks that no call of this rank is queued in an open group before `what`. Calls on a communicator that has failed or was
+    /// stopped do not count.
     ///
     /// # Errors
-    /// There are such calls. They are reported the first time.
+    /// There are such calls. The first time, they are also reported.
     pub(crate) fn check_group_ended(&self, what: &str) -> Result {
         if self.error.get().is_some() || self.stopped().is_some() {
             return Ok(());
@@ -197,7 +197,7 @@ impl Communicator {
         Ok(if self.jobs.is_busy() { Progress::Running } else { Progress::Done })
     }
 
-    /// Records that a call failed because of its arguments. Other ranks that wait for the call report it.
+    /// Records that a call failed because of invalid arguments or usage. Other ranks that wait for the call report this.
     #[cold]
     pub(crate) fn note_failed_call(&self, error: &Error) {
         let is_mistake =
@@ -217,15 +217,15 @@ impl Communicator {
         }
     }
 
-    /// Returns whether a failed operation on host memory stays pending: a peer caused the failure, and no time limit has passed.
+    /// Returns whether a failed operation on host memory stays pending: a peer caused the failure, and no wait has timed out.
     pub(crate) fn keeps_pending(&self, error: &Error) -> bool {
         *FAILURES == Failures::Wait
             && error.code == ncclResult_t::ncclRemoteError
             && self.rank_info.get().is_some_and(|info| info.state.check_timed_out().is_ok())
     }
 
-    /// Reports a failed operation, and returns once this rank has ended it by an abort, a revocation, a shrink that aborts,
-    /// `ncclCommFinalize` or `ncclCommDestroy`, or once `is_over` returns `true`.
+    /// Reports a failed operation. Returns once this rank has ended it or `is_over` returns `true`. A rank ends it by an abort, a
+    /// revocation, a shrink that aborts, `ncclCommFinalize` or `ncclCommDestroy`.
     pub(crate) fn stay_pending(&self, error: &Error, is_over: impl Fn() -> bool) {
         const INTERVAL: Duration = Duration::from_millis(2);
         if self.is_ended() {
@@ -255,9 +255,9 @@ impl Communicator {
         let _ = self.error.set(error.clone());
     }
 
-    /// Makes the communicator unusable after an operation failed on a stream, where no caller receives its error. Must be called on the
-    /// stream's thread. From then on, CUDA calls in the stream's context fail until the program aborts, revokes, or shrinks the
-    /// communicator with an abort. After that, operations complete without an error, as on a GPU.
+    /// Makes the communicator unusable after an operation failed on a stream, where no caller receives its error. Must be called
+    /// on the stream's thread. From then on, CUDA calls in the stream's context fail until the program aborts or revokes the
+    /// communicator, or shrinks it with an abort. After that, operations complete without an error, as on a GPU.
     ///
     /// With `LIBNCCL_CPU_FAILURES=wait`, the communicator stays usable, and this returns once the rank has ended the operation.
     pub(crate) fn fail_on_stream(&self, error: &Error) {
@@ -302,7 +302,8 @@ impl Communicator {
         report::report(finding, rank, &format!("{text}; {}", self.describe()));
     }
 
-    /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream). The communicator has been aborted or stopped.
+    /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream). Called once the communicator has been
+    /// aborted or stopped.
     pub(crate) fn recover_cuda(&self) {
         if std::mem::take(&mut *lock(&self.fails_cuda))
             && let Some(driver) = self.driver()
@@ -318,8 +319,8 @@ impl Communicator {
     }
 }
 
-/// Returns an error if a peer ended the communicator. It is detected before an operation waits for that peer. With
-/// `LIBNCCL_CPU_FAILURES=wait`, as in NCCL, only a wait fails.
+/// Returns an error if a peer has ended the communicator, so that no operation waits for that peer. With
+/// `LIBNCCL_CPU_FAILURES=wait`, returns an error only if a wait has timed out.
 fn check_peers(state: &SharedState) -> Result {
     if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
 }

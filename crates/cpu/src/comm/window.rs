@@ -1,7 +1,7 @@
 //! Windows: memory that every rank registers with all ranks, so that each rank can write into the memory of the others.
 //!
-//! Every rank must be able to access all of the memory directly. If one cannot, registration succeeds without a window, as in NCCL on a
-//! system without symmetric memory.
+//! Every rank must be able to access all of the memory directly. If a rank cannot, registration succeeds without a window, as in
+//! NCCL on a system without symmetric memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct WindowPart {
     pub(crate) flags: u32,
 }
 
-/// A published part and its id on its rank. The id is `None` if the rank has too many windows.
+/// A published part and its id. The id is `None` if the rank that contributes the part has too many windows.
 type Published = (WindowPart, Option<WindowId>);
 
 /// Number of words of a published part: its buffer, start, length, flags, and id.
@@ -43,7 +43,7 @@ pub(crate) struct Window {
     rank: usize,
     parts: Vec<MappedPart>,
     flags: u32,
-    /// Lists this rank's own part as memory that others may write.
+    /// Keeps this rank's own part listed as memory that other ranks may write.
     _memory: Arc<WindowMemory>,
 }
 
@@ -79,8 +79,8 @@ impl WindowPart {
 }
 
 impl Window {
-    /// Registers a window together with all other ranks. Each rank contributes its `part`. Returns `None` unless all ranks can use all
-    /// parts. Without a window, no other rank accesses the memory any more.
+    /// Registers a window together with all other ranks. Each rank contributes its `part`. Returns `None` unless all ranks can
+    /// use all parts. In that case, no other rank accesses the memory after this returns.
     pub(crate) async fn register(
         context: CallContext<'_>,
         part: WindowPart,
@@ -167,8 +167,9 @@ impl Window {
         &self.parts[rank].memory
     }
 
-    /// Returns the address at which this process accesses byte `offset` of a rank's part, or `None` if the offset is outside the part. In
-    /// one process, it is the owner's address. For host memory of another process, it is the address of the mapping.
+    /// Returns the address at which this process accesses byte `offset` of a rank's part, or `None` if the offset is outside the
+    /// part. For memory of this process, this is the owner's address. For host memory of another process, it is the address in
+    /// the mapping.
     #[cfg(feature = "device-api")]
     pub(crate) fn address(&self, rank: usize, offset: usize) -> Option<usize> {
         let MappedPart { memory, start, .. } = &self.parts[rank];
@@ -193,7 +194,8 @@ impl Object for Arc<Window> {
     const KIND: Kind = Kind::Window;
 }
 
-/// Checks that all ranks passed the same flags and the same size. Reports a different size, which is an error in strict mode only.
+/// Checks that all ranks passed the same flags and the same size. Different sizes are reported, and are an error only in strict
+/// mode.
 fn check_alike(CallContext { state, rank, .. }: CallContext<'_>, parts: &[WindowPart]) -> Result {
     if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
         return Err(Error::usage(format!(

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use libnccl::internal::environment::variable;
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
-/// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` filters by. The bits match [`SUBSYSTEMS`].
+/// The subsystem of a line, for the filter `NCCL_DEBUG_SUBSYS`. The bits match [`SUBSYSTEMS`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Subsystem {
-    /// Creation of communicators. The version precedes the first line.
+    /// Creation of communicators. The first such line is preceded by NCCL's version.
     Init = 1 << 0,
     Collective = 1 << 1,
     PointToPoint = 1 << 2,
@@ -105,9 +105,9 @@ pub(crate) fn reset() {
 }
 
 pub(crate) struct Settings {
-    /// The level's name. NCCL's other levels map to the nearest level here.
+    /// The level's name. Levels that only NCCL has map to the nearest level here.
     pub(crate) level: &'static CStr,
-    /// The bits of [`ENABLED`].
+    /// The value for [`ENABLED`].
     enabled: u32,
     file: Option<File>,
     host: String,
@@ -135,7 +135,7 @@ impl Settings {
         Self { level, enabled, file, host, version: Once::new() }
     }
 
-    /// Returns the prefix of a line. The number is the device. Ranks have no device here, in which case NCCL prints 0.
+    /// Returns the prefix of a line. The number in brackets is the device: always 0, as in NCCL for a thread without a device.
     fn prefix(&self) -> String {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         format!("{}:{}:{thread} [0]", self.host, std::process::id())
@@ -160,7 +160,7 @@ impl Settings {
         });
     }
 
-    /// Writes lines in one call, so that lines of several ranks do not interleave. A failure cannot be reported.
+    /// Writes lines in one call, so that lines of several ranks do not interleave. Failures are ignored.
     fn write(&self, lines: &str) {
         let _ = match &self.file {
             Some(file) => (&*file).write_all(lines.as_bytes()),

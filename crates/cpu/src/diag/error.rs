@@ -1,7 +1,7 @@
-//! The error of a call, NCCL's result code and a sentence, and the text that `ncclGetLastError` returns.
+//! The error of a call (NCCL's result code and a sentence), and the text that `ncclGetLastError` returns.
 //!
-//! There is one text per thread, so that ranks that are threads of one process do not overwrite each other's text as they do in NCCL. A
-//! thread without its own error gets a copy of the latest error of all threads, because C reads the text without a lock.
+//! Each thread has its own text. In NCCL, ranks that are threads of one process overwrite each other's text. A thread without an
+//! error gets the latest error of all threads, as a copy, because C reads the text without a lock.
 
 use std::ffi::c_char;
 use std::sync::atomic::AtomicU8;
@@ -42,7 +42,7 @@ impl Error {
         Self { code: ncclResult_t::ncclInvalidArgument, text: text.into() }
     }
 
-    /// Creates an error about a call that does not match the state or the other ranks' calls.
+    /// Creates an error about a call that does not match the communicator's state or the other ranks' calls.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self { code: ncclResult_t::ncclInvalidUsage, text: text.into() }
     }
@@ -73,7 +73,7 @@ thread_local! {
     static OWN: Text = const { Text::new() };
     /// The latest error of all threads at the time this thread read it.
     static COPY: Text = const { Text::new() };
-    /// The description of a wait, which is not an error and belongs to one communicator.
+    /// The description of a communicator's wait. Not an error.
     static WAIT: Text = const { Text::new() };
 }
 

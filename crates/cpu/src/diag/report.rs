@@ -1,4 +1,4 @@
-//! Reports of findings: the first finding of a kind immediately, the number of similar ones when the process ends.
+//! Reports of findings: the first finding of a kind immediately, the number of similar findings when the process ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -68,7 +68,7 @@ pub(crate) fn record(finding: Finding, rank: impl Into<Option<usize>>, text: &st
     }
 }
 
-/// Reports a finding that is harmless to the current program in strict mode, and records it otherwise.
+/// Reports a finding in strict mode; otherwise, only [records](record) it. For findings that are harmless to the current program.
 pub(crate) fn report_if_strict(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     if *STRICT { report(finding, rank, text) } else { record(finding, rank, text) }
 }

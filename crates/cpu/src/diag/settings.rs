@@ -19,11 +19,11 @@ const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 ///
 /// - A send returns when the receiver has received the data.
 /// - In a group, the collectives of a communicator run before its sends and receives.
-/// - Calls of count 0 wait for the other ranks' calls, and so do short collectives from which a rank needs no more data.
+/// - Collectives wait for the other ranks' calls even if the count is 0 or a rank needs no data from the others.
 /// - `ncclAlltoAll` in place is an error.
 ///
-/// A program that passes cannot hang in NCCL because of missing buffers. Objects that it has not destroyed, deregistered or freed
-/// are listed.
+/// A program that passes in strict mode cannot hang in NCCL because of missing buffers. Objects that the program has not
+/// destroyed, deregistered or freed are reported.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRICT));
 
 pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));

@@ -34,11 +34,12 @@ use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
-/// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
-/// nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
+/// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, returns `ncclSuccess`
+/// while a nonblocking parent is still creating the child: NCCL opens a group for the call and drops the group's
+/// `ncclInProgress`.
 ///
 /// # Safety
-/// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the work has ended.
+/// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the child has been created.
 unsafe fn create_child(
     parent: &Arc<Communicator>,
     newcomm: *mut ncclComm_t,
@@ -126,7 +127,8 @@ fn split(
     join_members(communicator, parent, id, &members, is_healthy).map(Some)
 }
 
-/// Returns this rank's membership in a communicator of the `members` of its parent, whose new ranks are their positions.
+/// Returns this rank's membership in a communicator of the parent's ranks `members`. A member's new rank is its position in the
+/// list.
 fn join_members(
     communicator: &Communicator,
     parent: &Communicator,
@@ -279,8 +281,8 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     })
 }
 
-/// Returns an existing rank's membership in a communicator of `ranks` ranks. Each existing rank contributes the new number of ranks, and the
-/// id if the caller passed it, which one rank does. An id is never all zeros.
+/// Returns an existing rank's membership in a communicator of `ranks` ranks. Each existing rank contributes the new number of
+/// ranks and the id, or zeros if the caller passed no id. Exactly one rank passes the id, which is never all zeros.
 fn grow(
     communicator: &Communicator,
     parent: &Communicator,
@@ -368,8 +370,8 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     })
 }
 
-/// The operation of `ncclCommSuspend`, which frees this rank's memory when no rank uses it any more, and of
-/// `ncclCommResume`. Memory is allocated again when it is used.
+/// The operation of `ncclCommSuspend` and `ncclCommResume`. To suspend, it frees this rank's memory when no rank uses it any
+/// more. The memory is allocated again when it is used.
 struct Suspend {
     call: ControlCall,
     suspended: Arc<AtomicBool>,

@@ -19,7 +19,7 @@ use crate::comm::handle;
 use crate::diag::error::{Error, Result};
 use crate::shm::call_context::CallContext;
 
-/// The versions that added fields.
+/// The first version. Each of the following versions added fields.
 const FIRST: u32 = 22_902;
 const COMM_HASH_SINCE: u32 = 23_102;
 const CFT_SINCE: u32 = 23_203;
@@ -123,7 +123,7 @@ fn world(CallContext { state, rank, .. }: CallContext<'_>) -> ncclTeam_t {
     ncclTeam_t { nRanks: state.ranks() as c_int, rank: rank as c_int, stride: 1 }
 }
 
-/// Returns the team of the ranks whose memory is at an address of this process. Device memory of other processes is not.
+/// Returns the team of the ranks whose memory this process can address. It cannot address device memory of other processes.
 fn lsa(communicator: &Communicator, context: CallContext<'_>) -> ncclTeam_t {
     if communicator.known_driver().is_none() || context.state.is_one_process() {
         return world(context);

@@ -92,7 +92,7 @@ pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usiz
         .ok_or_else(|| Error::argument(format!("invalid {what} {number}: it has to be in 0..{ranks}")))
 }
 
-/// Reports, in strict mode, bits of `flags` outside `known`, which NCCL ignores.
+/// Reports, in strict mode, bits of `flags` that are not in `known`. NCCL ignores such bits.
 pub(super) fn check_flags(context: CallContext<'_>, what: &str, flags: c_int, known: u32) {
     let bits = flags.cast_unsigned();
     if bits & !known != 0 {

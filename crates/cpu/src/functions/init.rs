@@ -91,7 +91,7 @@ fn refuse(id: &ncclUniqueId, error: &Error) {
     }
 }
 
-/// Creates a communicator whose ranks join through the first id, of one or more.
+/// Creates a communicator. If there are several ids, its ranks use only the first to join.
 ///
 /// # Safety
 /// The contract of `ncclCommInitRankConfig`.
@@ -210,8 +210,8 @@ static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
 
 const USED_MAX: usize = 4096;
 
-/// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more. All ranks
-/// of one communicator begin to join before the first of them has finished.
+/// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more.
+/// Other ranks of that communicator in this process get no error: they begin to join before the first rank has finished.
 fn check_unused(id: &UniqueId) -> Result {
     let used = lock(&USED);
     if !used.contains(&id.public) {
@@ -238,7 +238,7 @@ fn note_used(id: &UniqueId) {
 pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
     const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
-    /// Minimum length in bytes.
+    /// Minimum length of a key in bytes.
     const MIN_KEY: usize = 32;
     guard(|| {
         if config.is_null() {

@@ -1,5 +1,5 @@
-//! Memory: allocating and freeing it, buffer registration by one rank, and by all ranks as a window. Also the check that no registration or
-//! window refers to freed memory.
+//! Memory: allocating and freeing it, registering a buffer on one rank, and registering a window on all ranks. Also the check
+//! that no registration or window refers to freed memory.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::cell::Cell;
@@ -222,7 +222,7 @@ fn check_end(buffer: *const c_void, size: usize) -> Result {
     Ok(())
 }
 
-/// Returns the flags that NCCL uses.
+/// Checks the flags of a window, and returns those that NCCL uses.
 fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
     const RESTRICTING: u32 = NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
     const KNOWN: u32 = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | RESTRICTING;

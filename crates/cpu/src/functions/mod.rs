@@ -6,9 +6,9 @@
 //!
 //! # Safety
 //!
-//! Every function has the contract of its C declaration. A pointer that is not NULL points to the data that the header specifies. Buffers
-//! stay valid until the call, or its group, has ended, or, on a stream, until the stream has run the operation. Addresses of device memory
-//! are buffers too; they are not dereferenced before they are resolved.
+//! Every function has the contract of its C declaration. A pointer that is not NULL must point to the data that the header
+//! specifies. Buffers must stay valid until the call, or its group, has ended; on a stream, until the stream has run the
+//! operation. Addresses of device memory are buffers too; they are not dereferenced before they are resolved.
 
 #![allow(clippy::wildcard_imports, reason = "the modules hold nothing but NCCL's functions")]
 

@@ -179,7 +179,7 @@ fn check_signals(communicator: &Communicator) -> Result {
     ))
 }
 
-/// Number of bytes from which a put uses non-temporal stores.
+/// Minimum number of bytes for which a put uses non-temporal stores.
 const NON_TEMPORAL_MIN: usize = 4 << 20;
 
 /// A write into another rank's memory, followed by a signal.

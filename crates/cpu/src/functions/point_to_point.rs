@@ -30,8 +30,8 @@ use crate::sync::primitive::fence;
 
 /// Checks the arguments of a send or a receive. Returns its [`Message`] and the peer, or `None` if there is nothing to do.
 ///
-/// Except in strict mode, a send or a receive of 0 elements does nothing, so a receive of more elements waits for a send that has elements.
-/// In NCCL, a receive waits for a send of 0 elements too.
+/// Except in strict mode, a send or a receive of 0 elements does nothing, so a receive with elements skips sends of 0 elements.
+/// In NCCL, the receive is matched with such a send.
 fn message<'a>(
     buffer: *const c_void,
     count: usize,
@@ -106,7 +106,7 @@ type Rejection = [u64; 2];
 /// Rejection of a rendezvous, with which the receiver requests the elements themselves. No header has this value.
 const NACK: Rejection = [u64::MAX; 2];
 
-/// Number of bytes from which a transfer uses non-temporal stores.
+/// Minimum number of bytes for which a transfer uses non-temporal stores.
 const NON_TEMPORAL_MIN: u64 = 4 << 20;
 
 /// The arguments that a send and its receive must agree on.

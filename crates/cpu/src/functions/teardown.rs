@@ -141,8 +141,8 @@ fn abort(communicator: &Communicator) {
     drop(lock(&communicator.ras).take());
 }
 
-/// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of it: they may never join,
-/// and nothing could end the wait any more.
+/// Destroys the communicator after the operations in progress have ended. Does not wait for ranks that have yet to join it or a
+/// child of it: they may never join, and nothing could end the wait any more.
 ///
 /// # Errors
 /// The ranks did not make the same calls. The communicator is destroyed nevertheless.
@@ -163,7 +163,8 @@ fn destroy(communicator: &Communicator) -> Result {
     left
 }
 
-/// Departs. Unless an error explains them, reports sends that were never received and calls that not all ranks made.
+/// Marks the rank as departed. Reports sends that were never received and calls that not all ranks made, unless an error explains
+/// them.
 ///
 /// # Errors
 /// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.

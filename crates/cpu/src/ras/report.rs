@@ -1,5 +1,5 @@
-//! Reports on this process's communicators: their ranks and how many collectives each has launched, as JSON with NCCL's fields, as text with
-//! NCCL's sections, and the events of a monitor.
+//! Reports on this process's communicators: their ranks, and how many collectives each rank has launched. The formats are JSON
+//! with NCCL's fields, text with NCCL's sections, and events for monitoring clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub(super) const COUNTED: [(&str, Function); 5] = [
     ("AllReduce", Function::ALL_REDUCE),
 ];
 
-/// All ranks are on this host. NCCL reports the address of its bootstrap interface.
+/// The address of all ranks: they are on this host. NCCL reports the address of its bootstrap interface.
 pub(super) const HOST: &str = "127.0.0.1";
 
 pub(super) struct Communicator {
@@ -34,7 +34,7 @@ pub(super) struct Communicator {
 pub(super) struct Rank {
     pub(super) rank: usize,
     pub(super) process: Process,
-    /// -1 if the rank has not recorded it.
+    /// The device, or -1 if the rank has not recorded it.
     pub(super) device: i64,
     pub(super) state: State,
     /// The number of launched collectives, in the order of [`COUNTED`].
@@ -45,7 +45,7 @@ pub(super) struct Rank {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
-    /// The rank's error is another rank's death or abort.
+    /// The rank's process runs, but another rank's death or abort ended the communicator.
     Failed,
     Aborted,
     Left,
@@ -68,7 +68,7 @@ pub(super) fn communicators() -> Vec<Communicator> {
     communicators
 }
 
-/// Returns the processes that have not left all communicators.
+/// Returns the processes that still have at least one communicator.
 pub(super) fn processes(communicators: &[Communicator]) -> Processes {
     let mut processes = Processes::new();
     let ranks = communicators.iter().flat_map(|communicator| &communicator.ranks);

@@ -24,8 +24,8 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// The maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// The maximum number of clients that are served at a time. An additional client replaces the one that has been quiet for
-/// longest: a monitoring client, which makes no further requests, only if all monitor.
+/// The maximum number of clients that are served at a time. An additional client replaces the client that has been quiet for
+/// longest. Monitoring clients make no further requests, so they are replaced only if all clients monitor.
 const MAX_CLIENTS: usize = 64;
 
 /// The time limit for sending a request and for reading its response. A monitoring client may be quiet for longer.
@@ -62,7 +62,7 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 pub(crate) struct Service {
     end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// The pid of the process that has the thread. A forked child has none.
+    /// The pid of the process that has the thread. A forked child has no such thread.
     pid: u32,
 }
 
@@ -274,7 +274,7 @@ impl Client {
         Some(response)
     }
 
-    /// Queues the events of the client's groups. Returns `false` if too many events are unread.
+    /// Queues the events in the groups that the client monitors. Returns `false` if too many events are unread.
     fn notify(&mut self, events: &[Event]) -> bool {
         for event in events {
             if self.groups.iter().any(|group| group == event.group || group == "ALL") {

@@ -51,7 +51,7 @@ data_types! {
 }
 
 impl DataType {
-    /// Returns the size of `count` elements in bytes, which a buffer must be able to hold.
+    /// Returns the size of `count` elements in bytes, or an error if no buffer can be that long.
     pub(crate) fn bytes(self, count: usize) -> Result<usize> {
         self.room(count).ok_or_else(|| {
             let name = self.name();
@@ -80,7 +80,7 @@ impl DataType {
     }
 }
 
-/// Returns NCCL's name of the data type with a number published by a rank.
+/// Returns NCCL's name of a data type, from the number that a rank published.
 pub(crate) fn name(number: u64) -> String {
     let known = usize::try_from(number).ok().and_then(|index| NAMES.get(index));
     known.map_or_else(|| format!("data type {number}"), ToString::to_string)

@@ -1,11 +1,11 @@
 //! Arithmetic on elements, as NCCL defines it for each data type, and the small floats: binary16, bfloat16 and the 8-bit floats.
 //!
-//! Small floats are computed in f32 and rounded. Double rounding makes no difference, because an f32 has at least twice their precision
-//! plus two bits. Subnormal products of bfloat16, which has the same exponents as f32, are an exception. However, from half the
-//! smallest bfloat16 upwards, an f32 holds all 16 bits of a product, and smaller products become 0 either way.
+//! Small floats are computed in f32 and rounded. Double rounding makes no difference, because an f32 has at least twice their
+//! precision plus two bits. Subnormal products of bfloat16, which has the same exponents as f32, need another argument: from half
+//! the smallest bfloat16 upwards, an f32 holds all 16 bits of a product, and smaller products become 0 either way.
 //!
-//! Many small floats are computed together, so that every conversion is a separate, vectorized loop. Halves are converted by the processor's
-//! own instructions. docs/cpu-performance.md has the gain, also over the crate half.
+//! Many small floats are computed together, so that every conversion is a separate, vectorized loop. Halves are converted by the
+//! processor's own instructions. docs/cpu-performance.md lists the gain, also compared with the crate half.
 #![allow(unsafe_code)]
 
 /// An element of a buffer, or several elements that are computed together. Buffers are bytes, so elements need no alignment. Each
@@ -18,7 +18,8 @@ pub(crate) trait Element: Copy {
     fn maximum(self, other: Self) -> Self;
     fn minimum(self, other: Self) -> Self;
 
-    /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if it divides the sum.
+    /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if the average divides
+    /// the sum instead.
     fn reciprocal(_ranks: usize) -> Option<Self> {
         None
     }
@@ -32,7 +33,7 @@ pub(crate) trait Element: Copy {
     /// Returns the element in the first bytes, repeated if the type holds several elements.
     fn first(bytes: [u8; 8]) -> Self;
 
-    /// Returns the (first) element's bytes, padded with zeros.
+    /// Returns the first element's bytes, padded with zeros.
     fn to_padded(self) -> [u8; 8];
 }
 
@@ -357,8 +358,9 @@ element!(Bfloat16: |left, right|
     lanes!(u16);
 );
 
-/// Defines `LANES` elements of an 8-bit float. Its bits are the bits of a half from bit `$shift` on; the half's value is `$scale`
-/// times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are NaN.
+/// Defines a type of `LANES` 8-bit floats. The bits of such a float are the bits of a half from bit `$shift` on; the half's value
+/// is `$scale` times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are
+/// NaN.
 ///
 /// NCCL rounds results to a half and then to 8 bits. Here the half holds the scaled value, which makes no difference.
 macro_rules! float8 {

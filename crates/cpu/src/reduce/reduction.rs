@@ -16,7 +16,7 @@ pub(crate) enum Reduction {
     Max,
     Min,
     Avg,
-    /// The sum of the inputs, each multiplied by its rank's scalar, which is stored in the first bytes.
+    /// The sum of the inputs, each multiplied by its rank's scalar. The first bytes contain this rank's scalar.
     PreMulSum([u8; 8]),
 }
 
@@ -224,7 +224,7 @@ fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
     with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
 }
 
-/// Returns NCCL's name of the reduction with a number published by a rank.
+/// Returns NCCL's name of a reduction, from the number that a rank published.
 pub(crate) fn name(number: u64) -> String {
     let known = usize::try_from(number).ok().and_then(|index| BUILT_IN.get(index));
     match known {

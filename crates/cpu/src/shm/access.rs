@@ -21,7 +21,8 @@ use crate::shm::mem_alloc;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
-/// Added to a rank's word when an access ends. The lower half counts current accesses, the upper half those that have ended.
+/// Added to a rank's accesses word when an access ends. The lower half of the word counts current accesses, the upper half ended
+/// accesses.
 const ENDED: u64 = (1 << 32) - 1;
 
 /// A rank's window, as other ranks identify it.
@@ -36,8 +37,8 @@ pub(crate) struct WindowId {
 /// The time between two checks that a rank accessing this rank's memory is still running.
 const LIVENESS_INTERVAL: Duration = if LOOM { Duration::MAX } else { Duration::from_millis(10) };
 
-/// The time before memory is taken back from a process that does not seem to be stopped. A process in a frozen cgroup
-/// appears to be sleeping.
+/// The time before memory is taken back from a process that does not appear to be stopped. Processes in a frozen cgroup appear to
+/// be sleeping.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -158,7 +159,8 @@ impl SharedState {
         }
     }
 
-    /// Describes the wait for `other` to end an access to memory of `rank` that cannot be taken back for the reason `why`.
+    /// Describes the wait for `other` to end an access to memory of `rank`. `why` is the reason that the memory is not taken
+    /// back.
     #[cold]
     fn describe_access(&self, rank: usize, other: usize, waited: Duration, why: &str) -> String {
         let process = self.process(other);

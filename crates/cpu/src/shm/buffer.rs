@@ -13,8 +13,8 @@ use crate::sync::primitive;
 #[derive(Clone, Copy)]
 pub(crate) struct ReadBuf {
     start: *const u8,
-    /// The length in bytes, below `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in a window: a
-    /// two-word buffer is passed in registers.
+    /// The length in bytes, at most `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in
+    /// a window, so that a buffer has only two words and is passed in registers.
     extent: usize,
 }
 
@@ -186,7 +186,7 @@ impl WriteBuf {
         self.0
     }
 
-    /// Fills the memory using `write`, which must not read from it.
+    /// Fills the memory using `write`, which must not read the memory.
     pub(crate) fn fill(self, write: impl FnOnce(&mut [u8])) {
         if self.0.is_in_window() {
             let mut bytes = vec![0; self.length()];

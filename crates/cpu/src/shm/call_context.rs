@@ -151,7 +151,7 @@ const IN_WINDOW: u32 = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteBuffer {
     address: u64,
-    /// The handle of its memory, if other processes can map it.
+    /// The handle of the buffer's memory, if other processes can map it.
     handle: Option<ShmHandle>,
     in_window: bool,
 }
@@ -174,8 +174,8 @@ impl RemoteBuffer {
         self.address != 0
     }
 
-    /// Returns `true` if other processes that have mapped this buffer, which is `memory` in this process, still share its
-    /// content.
+    /// Returns `true` if other processes that have mapped this buffer still share its content. `memory` is the buffer in this
+    /// process.
     pub(crate) fn is_still(self, memory: ReadBuf) -> bool {
         self.handle.is_none() || self.handle == mem_alloc::find(memory.start(), memory.length())
     }

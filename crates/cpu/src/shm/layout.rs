@@ -100,7 +100,7 @@ pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
 pub(super) const IN_GROUP: usize = PROGRAM + 1;
-/// The number of the call that would have been next if it had not failed immediately, and the error text.
+/// The number that a call would have had if it had not failed immediately. [`FAILURE`] is its error text.
 pub(super) const FAILED_CALL: usize = IN_GROUP + 1;
 pub(super) const FAILURE: usize = FAILED_CALL + 1;
 /// The maximum length of the error text in bytes.
@@ -207,7 +207,7 @@ impl Layout {
         self.sleepers + rank
     }
 
-    /// Returns the indices of a mailbox's words: written, read and rejected. Two more words follow the last.
+    /// Returns the indices of a mailbox's words: written, read and rejected. Two more words follow the rejected word.
     pub(super) fn mailbox(&self, from: usize, to: usize) -> [usize; 3] {
         [WRITTEN, READ, REJECTED].map(|word| self.pair(from, to) + word)
     }

@@ -20,12 +20,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The value of a rank's sleepers word while other ranks sleep until it makes progress.
 const SLEEPERS: u64 = 1 << 32 | 1;
 
-/// The values of a rank's departed word: departed for any other reason, made all its calls, or aborted.
+/// A value of a rank's departed word. [`LEFT`]: the rank made all its calls. [`ABORTED`]: it aborted. This value: any other
+/// reason.
 const DEPARTED_ANYHOW: u64 = 1;
 const LEFT: u64 = 2;
 const ABORTED: u64 = 3;
 
-/// The position of the late rank in the abort flag. The lower bits hold the reason and the rank that set the flag.
+/// The bit position of the late rank in the abort flag. The lower bits hold the reason and the rank that set the flag.
 const LATE: u32 = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ thread_local! {
     static AWAITED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the rank that the operation last polled on this thread waits for.
+/// Returns the rank for which this thread's most recently polled operation waits.
 pub(crate) fn awaited() -> usize {
     AWAITED.get()
 }
@@ -66,7 +67,7 @@ fn rank_of(flag: u64) -> usize {
 }
 
 impl SharedState {
-    /// Waits until `done` returns `true`, which depends on `rank`.
+    /// Waits until `done` returns `true`. This depends on the progress of `rank`.
     pub(crate) async fn wait(&self, rank: usize, mut done: impl FnMut() -> bool) -> Result {
         if done() {
             return Ok(());
@@ -173,8 +174,8 @@ impl SharedState {
         Err(Error::remote(format!("rank {rank} {what}")))
     }
 
-    /// Returns an error if a rank's wait has timed out, which aborts the communicator for all ranks. A late rank may otherwise
-    /// find everything it needs and continue.
+    /// Returns an error if a rank's wait has timed out. A timeout aborts the communicator for all ranks, but without this check,
+    /// a late rank may find everything it needs and continue.
     #[inline]
     pub(crate) fn check_timed_out(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Relaxed);
@@ -245,8 +246,8 @@ impl SharedState {
         }
     }
 
-    /// Returns `true` if no process has checked the others for [`CHECK_INTERVAL`], or the clock was set, and this process is the first to
-    /// start the next check. If it dies or stops during the check, another one is due an interval later.
+    /// Returns `true` if a check is due and this process is the first to start it. A check is due if none has begun for
+    /// [`CHECK_INTERVAL`], or if the clock was set.
     fn is_check_due(&self) -> bool {
         let last = self.segment.word(LAST_CHECK);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Mailboxes for point-to-point operations: a byte ring for each pair of ranks.
 //!
 //! Positions count bytes and never decrease. The ring holds the bytes between the receiver's and the sender's positions.
-//! `coll::point_to_point` defines the content of the ring.
+//! `functions::point_to_point` defines the content of the ring.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,7 +14,8 @@ use crate::sync::primitive::{AtomicU64, LOOM};
 /// The size in bytes of a cell, which never wraps if it begins at a multiple of its size.
 pub(crate) const CELL: u64 = 16;
 
-/// A send larger than this, or than the ring, is copied in chunks of a fraction of that size to keep both ranks busy.
+/// A send larger than this, or than the ring, is copied in chunks to keep both ranks busy. A chunk is the smaller of the two
+/// sizes, divided by [`CHUNKS`].
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
@@ -95,13 +96,14 @@ impl<'a> Mailbox<'a> {
         self.read.load(Acquire) >= position
     }
 
-    /// Returns how many of `length` bytes at `position`, part of a send of `whole` bytes, to copy at a time. They do not wrap.
+    /// Returns how many of the `length` bytes at `position` to copy at a time. They belong to a send of `whole` bytes, and do not
+    /// wrap.
     pub(crate) fn chunk(&self, position: u64, length: u64, whole: u64) -> u64 {
         let most = if whole > self.size.min(WHOLE_MAX) { self.least_room(self.size) } else { self.size };
         length.min(most).min(self.size - position % self.size)
     }
 
-    /// Returns how many bytes of room a sender with `left` bytes to write must wait for.
+    /// Returns the number of free bytes for which a sender with `left` bytes to write must wait.
     pub(crate) fn least_room(&self, left: u64) -> u64 {
         left.min(self.size.min(WHOLE_MAX) / CHUNKS)
     }

@@ -1,7 +1,7 @@
 //! Memory from `ncclMemAlloc`: whole zeroed pages that other processes on the host can map.
 //!
 //! Collectives on this memory need no copies between processes. A process that may not open this process's `/proc` entries, such
-//! as another user's process, cannot map it.
+//! as another user's process, cannot map the memory.
 //!
 //! A forked child shares this memory with its parent, unlike other memory: each observes the other's writes. The memory is freed
 //! when the process that allocated it frees it. Pages that were [taken back](take_back) are no longer shared.
@@ -31,8 +31,8 @@ const PAGE: usize = 4096;
 struct Allocation {
     number: u64,
     address: usize,
-    /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
-    /// address of that mapping.
+    /// This process's mapping of the memory. CUDA has a separate mapping of device memory, whose address is the key in
+    /// [`ALLOCATIONS`].
     mapping: Mapping,
     driver: Option<&'static Driver>,
     /// The file through which other processes map the memory, open until the memory is freed. `None` if the memory is private.
@@ -191,7 +191,7 @@ pub(crate) fn taken() -> u64 {
 /// Takes `length` bytes at `start` back from other processes, which may never finish an access: replaces the pages in this
 /// process with private copies. Other processes keep the file. Does nothing for memory that other processes cannot map.
 ///
-/// The memory must not be in more than `windows` windows: their other ranks would write to the file and not observe this
+/// The memory must not be in more than `windows` windows: the ranks of other windows would write to the file and not observe this
 /// process's writes.
 ///
 /// # Errors

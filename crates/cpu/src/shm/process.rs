@@ -60,8 +60,8 @@ impl Process {
         }
     }
 
-    /// Returns the mark of the program that the process runs, which differs from the mark of any other program that it executes:
-    /// the start address of its first stack. Returns 0 if the mark is unknown because the first thread has exited or this process
+    /// Returns the mark of the program that the process runs: the start address of its first stack. Any other program that the
+    /// process executes has another mark. Returns 0 if the mark is unknown because the first thread has exited or this process
     /// lacks permission.
     pub(crate) fn program(&self) -> u64 {
         read_stat(self.pid).map_or(0, |stat| stat.first_stack)
@@ -107,12 +107,12 @@ struct Stat {
     state: char,
     threads: u64,
     started: u64,
-    /// 0 for processes that this process may not trace.
+    /// The start address of the first stack, or 0 if this process may not trace that process.
     first_stack: u64,
 }
 
 impl Stat {
-    /// A process whose first thread has exited while others run is shown as a zombie with several threads.
+    /// Returns whether the process has ended. If only its first thread has, it is shown as a zombie with several threads.
     fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }

@@ -25,12 +25,13 @@ use crate::sync::{backoff, thread_number};
 /// Set in a rank's last call while the call runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;
 
-/// The number of a rank's calls without elements, modulo 256, in the same byte of its last empty call and of its published
+/// The mask of the number of a rank's calls without elements, modulo 256: a byte of its last empty call and of its published
 /// header.
 pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
 const ONE_EMPTY_CALL: u64 = 1 << 24;
 
-/// The digest of the calls in which a rank did not wait for all other ranks, in bits that are also unused in every header.
+/// The mask of the digest of the calls in which a rank did not wait for all other ranks. These bits are also unused in every
+/// header.
 pub(crate) const UNAWAITED: u64 = 0xffff << 48;
 
 pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
@@ -238,7 +239,7 @@ impl SharedState {
         call_args.filter(|_| is_known())
     }
 
-    /// Returns `true` if `ranks`, which `rank` has waited for, published the same call with `step` as `rank` itself, `own`. If
+    /// Returns `true` if all of `ranks` published the call `own` of `rank` with `step`. `rank` must have waited for them. If
     /// `ranks` are all ranks, every rank gets the same result.
     pub(crate) fn all_made(&self, own: [u64; 2], rank: usize, step: u64, mut ranks: Range<usize>) -> bool {
         ranks.all(|other| other == rank || self.call_args(other, step) == own)
@@ -358,7 +359,7 @@ impl SharedState {
     }
 
     /// Records that `rank` has made a call in which it does not compare its header with the headers of all other ranks. Later
-    /// calls reveal whether all ranks made the same call: two calls that differ only in the root, the upper half of the head,
+    /// calls reveal whether all ranks made the same call: two calls that differ only in the root (the upper half of the head)
     /// never have the same digest.
     #[inline]
     pub(crate) fn note_unawaited_call(&self, rank: usize, [head, count]: [u64; 2]) {

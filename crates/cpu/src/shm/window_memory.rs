@@ -1,11 +1,11 @@
 //! This process's window memory, which other ranks may write at any time.
 //!
-//! A put is only ordered with its signal. A concurrent access to the same bytes must not be an ordinary memory access, because
+//! A put is ordered only with its signal. A concurrent access to the same bytes must not be an ordinary memory access, because
 //! the compiler assumes that ordinary memory does not change concurrently. Therefore, all accesses to window memory, by puts and
 //! by any other operation, are relaxed atomic accesses of whole, aligned words. A reader that runs concurrently with a put
 //! observes an arbitrary mixture of old and new words, and nothing worse. No slice of window memory is formed.
 //!
-//! Memory outside windows has no such overhead: a single load shows that this process has no windows.
+//! Memory outside windows is accessed normally. A single load shows whether this process has any windows.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -56,7 +56,7 @@ pub(crate) fn note_progress() {
     NAP.set(None);
 }
 
-/// The longest sleep of a thread that is not woken, and of a thread that another rank wakes.
+/// The longest sleep of a thread that is not woken. [`LONGEST_NAP`] applies to a thread that another rank wakes.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 const LONGEST_NAP: Duration = Duration::from_millis(250);
 

@@ -43,7 +43,7 @@ fn limit(code: c_uint) -> Result<usize> {
     }
 }
 
-/// The current context, a peer, and whether both have the same device.
+/// Returns the driver, the current context, the peer, and whether both have the same device.
 fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId, bool)> {
     let (driver, mut state) = Driver::entered()?;
     let (own, peer) = (state.current()?, ContextId::of(context));

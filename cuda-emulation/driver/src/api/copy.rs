@@ -18,7 +18,7 @@ use crate::operation::{Place, Rows, Work};
 use crate::scheduler::Point;
 use crate::state::{Request, State};
 
-/// Copies up to this size read pageable memory before they return.
+/// Copies of up to this many bytes read pageable memory before the call returns.
 const STAGED: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +68,7 @@ impl Copy {
     /// Enqueues the copy, and waits as CUDA's function does.
     ///
     /// # Safety
-    /// Memory unknown to CUDA is valid until this returns, or for each launch if it is captured.
+    /// Memory unknown to CUDA must be valid until this returns, or, if the copy is captured, during each launch.
     unsafe fn run(self) -> Result<()> {
         let Self { function, rows, .. } = self;
         let (driver, mut state) = Driver::entered()?;
@@ -134,7 +134,7 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
 /// Reads a 2D copy.
 ///
 /// # Safety
-/// `copy` is null, which is an error, or valid for a read.
+/// `copy` must be null or valid for a read.
 unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Option<CUstream>) -> Result<Copy> {
     ensure(!copy.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     let end = |kind: c_uint, host: *const c_void, device: CUdeviceptr, x: usize, y: usize, pitch: usize| {
@@ -148,7 +148,7 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
         let address = offset.and_then(|offset| base.checked_add(offset as u64));
         Ok(End { address: address.ok_or(CUDA_ERROR_INVALID_VALUE)?, pitch, space })
     };
-    /// Reads a field without a reference to the whole, which may contain an invalid enumeration.
+    /// Reads a field without a reference to the whole struct, which may contain an invalid enumeration value.
     macro_rules! field {
         ($name:ident) => {
             // SAFETY: the caller promises that it can be read.
@@ -224,7 +224,7 @@ api! {
         = rows("cuMemcpy2DAsync_v2", copy, Some(stream))?.run();
 }
 
-/// Fills rows of elements, synchronously without a stream.
+/// Fills rows of elements, synchronously if there is no stream.
 fn fill(
     function: &'static str,
     to: CUdeviceptr,

@@ -17,7 +17,7 @@ use crate::handle::PoolId;
 
 const CAPABILITY: [c_int; 2] = [9, 0];
 
-/// All devices have the same name, because XLA rejects devices with different ones.
+/// All devices have the same name, because XLA rejects devices with different names.
 const NAME: &str = "libnccl CUDA emulation";
 
 fn get(ordinal: c_int) -> Result<CUdevice> {

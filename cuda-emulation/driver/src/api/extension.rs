@@ -1,4 +1,4 @@
-//! The functions beyond CUDA's: [`Interface`], and one that is found by its name.
+//! The functions beyond CUDA's: [`Interface`], and a function that callers look up by name.
 
 #![allow(unsafe_code)]
 
@@ -44,14 +44,14 @@ fn code(function: impl FnOnce() -> Result<()>) -> c_uint {
 }
 
 /// # Safety
-/// `out` is null or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe extern "C" fn describe(index: c_int, out: *mut Device) -> c_uint {
     // SAFETY: the caller promises that it is valid.
     code(|| unsafe { put(out, device::describe(index)?) })
 }
 
 /// # Safety
-/// `out` is null or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe extern "C" fn resolve(address: CUdeviceptr, length: usize, out: *mut Memory) -> c_uint {
     code(|| {
         let part = Driver::get()?.enter().allocations.part(address, length)?;
@@ -79,8 +79,8 @@ unsafe extern "C" fn resolve(address: CUdeviceptr, length: usize, out: *mut Memo
 }
 
 /// # Safety
-/// `accesses` is valid for `count` reads of valid values, `label` is null or a C string, and `run` and `release` may be called with `data` on any
-/// thread.
+/// `accesses` must be valid for `count` reads, `label` must be null or a C string, and `run` and `release` must be callable with
+/// `data` on any thread.
 unsafe extern "C" fn enqueue(
     stream: *mut c_void,
     accesses: *const cuda_common::Access,
@@ -146,7 +146,7 @@ extern "C" fn launched(stream: *mut c_void) -> c_uint {
 }
 
 /// # Safety
-/// `reason` is null or a C string.
+/// `reason` must be null or a C string.
 unsafe extern "C" fn fail(number: u64, error: c_uint, reason: *const c_char) -> c_uint {
     code(|| {
         let driver = Driver::get()?;
@@ -161,12 +161,12 @@ unsafe extern "C" fn fail(number: u64, error: c_uint, reason: *const c_char) -> 
     })
 }
 
-/// Stores why calls with a stream fail: the reason that [`Interface::fail`] got in the stream's context, as a C string that is
-/// truncated to `length` bytes; empty if there is none. The crate libnccl, which depends on no part of the emulation, finds this function by
-/// its name.
+/// Stores why calls with a stream fail: the reason passed to [`Interface::fail`] in the stream's context, as a C string truncated
+/// to `length` bytes; empty if there is no reason. The crate libnccl, which depends on no part of the emulation, finds this
+/// function by its name.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for `length` writes.
+/// `out` must be null or valid for `length` writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libnccl_cuda_failure(stream: CUstream, out: *mut c_char, length: usize) -> CUresult {
     let find = || {
@@ -202,7 +202,7 @@ unsafe extern "C" fn on_free(check: Option<FreeCheck>) -> c_uint {
 }
 
 /// # Safety
-/// `memfd` is an open memory file; `out` is null or valid for a write.
+/// `memfd` must be an open memory file; `out` must be null or valid for a write.
 unsafe extern "C" fn alloc_shared(memfd: c_int, length: usize, out: *mut CUdeviceptr) -> c_uint {
     if memfd < 0 || out.is_null() {
         return CUresult::CUDA_ERROR_INVALID_VALUE as c_uint;

@@ -58,7 +58,7 @@ fn kind(action: &Action) -> Kind {
 /// Instantiates a graph.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<()> {
     let is_for_kernels = flags & DEVICE_LAUNCH != 0;
     let is_valid = flags <= ALL_FLAGS && !(is_for_kernels && flags & AUTO_FREE_ON_LAUNCH != 0);

@@ -20,10 +20,10 @@ const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
 
 const MAGIC: u32 = 0x6c6e_6363;
 
-/// Stores a handle: of memory with its device and length, or of an event, with zeros.
+/// Stores a handle of memory, with its device and length, or of an event, with zeros instead.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for 64 writes.
+/// `out` must be null or valid for 64 writes.
 unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exported>) -> Result<()> {
     let Some(Exported { process, file, inode, offset }) = place else {
         return refuse(
@@ -44,7 +44,7 @@ unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exp
 /// Reads a handle: its device, length and place.
 ///
 /// # Errors
-/// The bytes are not a handle, or one of the other kind.
+/// The bytes are not a handle, or are a handle of the other kind.
 fn read_handle(bytes: [std::ffi::c_char; 64], is_event: bool) -> Result<(u32, u64, Exported)> {
     let bytes = bytes.map(|byte| byte as u8);
     let half = |at: usize| bytes[at..].first_chunk().map_or(0, |four| u32::from_ne_bytes(*four));
@@ -55,7 +55,7 @@ fn read_handle(bytes: [std::ffi::c_char; 64], is_event: bool) -> Result<(u32, u6
     Ok((half(4), length, place))
 }
 
-/// Checks that a handle is another process's, as CUDA requires.
+/// Checks that a handle comes from another process, as CUDA requires.
 fn check_other_process(place: &Exported) -> Result<()> {
     ensure(place.process != std::process::id(), CUDA_ERROR_INVALID_CONTEXT)
 }

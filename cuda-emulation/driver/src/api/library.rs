@@ -13,7 +13,7 @@ use crate::error::{self, Result, ensure};
 
 pub(super) const VERSION: c_int = 13000;
 
-/// Called after all `atexit` functions and static destructors, which may free what is left.
+/// Called after all `atexit` functions and static destructors, because these may free what is left.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
@@ -31,11 +31,11 @@ unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> Resu
     ensure(text.is_some(), CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The table without which CUPTI fails immediately.
+/// The UUID of the table without which CUPTI fails immediately.
 const OF_CUPTI: [u8; 16] =
     [0x7c, 0xb6, 0x3f, 0x9b, 0x9c, 0xa4, 0x8e, 0x42, 0xa4, 0x84, 0xbe, 0xb6, 0x6e, 0x6a, 0xed, 0x7f];
 
-/// A table, as far as known: its length in bytes, including this number, and functions.
+/// A table, as far as its format is known: its length in bytes, including this field, and functions.
 #[repr(C)]
 struct Table {
     length: usize,
@@ -45,7 +45,7 @@ struct Table {
 /// A table whose length says that it has no functions.
 ///
 /// CUPTI 13.2 checks the length. Without a table, its search for an error text recurses until the stack overflows. CUPTI 12 does
-/// not check, and calls a function. Both then miss other tables, and return an error.
+/// not check the length, and calls a function. Both versions then miss other tables, and return an error.
 static EMPTY: Table = Table { length: mem::size_of::<usize>(), functions: [refuse; 511] };
 
 extern "C" fn refuse() -> CUresult {
@@ -77,7 +77,7 @@ fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
 /// Returns the address of a function, or null if there is none, and the status of the search.
 ///
 /// # Safety
-/// `name` is null, which is an error, or a C string.
+/// `name` must be null or a C string.
 unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, Query)> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
     const ALL_FLAGS: u64 = 3;

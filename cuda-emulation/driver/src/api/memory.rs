@@ -39,8 +39,8 @@ pub(super) fn add_check(check: FreeCheck) {
 /// Reports references to memory that is about to be freed.
 ///
 /// # Errors
-/// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the free: its next launch
-/// fails.
+/// In strict mode, another process or an NCCL registration refers to it. A reference by a graph is no error, but the graph's next
+/// launch fails.
 pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64) -> Result<()> {
     let state = driver.lock();
     let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };
@@ -64,7 +64,7 @@ pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64)
     check_range_free(function, address, allocation.length)
 }
 
-/// Calls the checks of `Interface::on_free`, which may call CUDA. The driver's lock must not be held.
+/// Calls the checks of `Interface::on_free`. The driver's lock must not be held, because the checks may call CUDA.
 pub(super) fn check_range_free(function: &'static CStr, address: u64, length: usize) -> Result<()> {
     let checks = CHECKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     // SAFETY: the caller of `Interface::on_free` promises that they can be called.
@@ -77,7 +77,7 @@ pub(super) fn check_range_free(function: &'static CStr, address: u64, length: us
 /// Allocates memory of the current context.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usize) -> Result<()> {
     ensure(length > 0 && !out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     let mut state = Driver::get()?.enter();
@@ -136,7 +136,7 @@ fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
 /// Allocates memory in stream order.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn allocate_async(
     function: &'static str,
     out: *mut CUdeviceptr,
@@ -199,7 +199,7 @@ const USED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint;
 /// Stores an attribute with its C type.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
+/// `out` must be null or valid for a write of the type that CUDA documents.
 unsafe fn put_attribute(out: *mut c_void, code: c_uint, value: u64) -> Result<()> {
     const INTEGERS: [PointerAttribute; 3] = [
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -257,7 +257,7 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
     })
 }
 
-/// The value of an attribute that memory does not have.
+/// Returns the value of an attribute that memory does not have.
 fn none(code: c_uint) -> Result<u64> {
     const NO_DEVICE: c_int = -2;
     let is_known = (1..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&code);

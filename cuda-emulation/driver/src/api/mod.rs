@@ -60,7 +60,7 @@ fn answer(result: Result<()>) -> CUresult {
     result.err().unwrap_or(CUDA_SUCCESS)
 }
 
-/// Converts the result of a C function that another one forwards to.
+/// Converts the result of a C function to which another one forwards.
 fn result(answer: CUresult) -> Result<()> {
     ensure(answer == CUDA_SUCCESS, answer)
 }
@@ -80,7 +80,7 @@ include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 /// Stores a result.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: the caller promises that it is valid.
@@ -88,10 +88,10 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// Stores a C string, cut to the length.
+/// Stores a C string, truncated to `length` bytes.
 ///
 /// # Safety
-/// `out` is null, which is an error, or valid for `length` writes.
+/// `out` must be null or valid for `length` writes.
 unsafe fn put_text(out: *mut c_char, length: usize, text: &[u8]) -> Result<()> {
     let room = length.checked_sub(1).filter(|_| !out.is_null()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let kept = text.len().min(room);
@@ -106,7 +106,7 @@ unsafe fn put_text(out: *mut c_char, length: usize, text: &[u8]) -> Result<()> {
 /// Stores a result unless `out` is null.
 ///
 /// # Safety
-/// `out` is null or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
     if !out.is_null() {
         // SAFETY: the caller promises that it is valid.
@@ -114,7 +114,7 @@ unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
     }
 }
 
-/// Returns whether a point is complete; if so, the host is ordered after it.
+/// Checks whether a point is complete. If it is, orders the host after it.
 fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
     let mut state = Driver::get()?.enter();
     let (_, point) = find(&mut state)?;
@@ -140,9 +140,9 @@ fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> R
 /// The memory that a function accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Space {
-    /// Known to CUDA.
+    /// Memory known to CUDA.
     Device,
-    /// Accessible to the host.
+    /// Memory accessible to the host.
     Host,
     Unified,
 }

@@ -1,5 +1,5 @@
-//! NVIDIA's runtime library, alone or linked into another file. It needs undocumented functions of a driver, so it does not
-//! run on this one.
+//! NVIDIA's runtime library, alone or linked into another file. It needs undocumented functions of a driver, so it does not run
+//! on this driver.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn text(caller: &Path, own: &Path) -> String {
 /// NVIDIA's libraries that link its runtime library statically, apart from NCCL.
 const OF_NVIDIA: &str = "cublas cublasLt cudnn cufft cufile cupti curand cusolver cusparse cusparseLt nvrtc nvJitLink nvshmem_host";
 
-/// The CPU backend of NCCL, relative to this library. The Python wheel has it in another directory.
+/// The paths of NCCL's CPU backend, relative to this library. The Python wheel has the backend in another directory.
 const NCCL: [&str; 2] = ["libnccl.so.2", "../lib/libnccl.so.2"];
 
 fn nccl_beside(own: &Path) -> Option<PathBuf> {

@@ -42,7 +42,7 @@ fn end_of(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
 }
 
 /// # Safety
-/// `out` is null, which is an error, or valid for a write.
+/// `out` must be null or valid for a write.
 unsafe fn describe<T>(
     stream: CUstream,
     out: *mut T,
@@ -82,7 +82,7 @@ fn record_event(event: CUevent, stream: CUstream, is_external: bool) -> Result<(
     Ok(())
 }
 
-/// The context of an event, and the point that it recorded: empty if it was never recorded.
+/// Returns the context of an event, and its recorded point, which is empty if the event was never recorded.
 fn recorded_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
     let id = EventId::of(event);
     let context = state.event(id)?.context;

@@ -46,7 +46,7 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
 /// Returns the device and the handle types.
 ///
 /// # Safety
-/// `properties` is null, which is an error, or can be read.
+/// `properties` must be null or readable.
 unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Result<(usize, c_uint)> {
     const PINNED: c_uint = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
     ensure(!properties.is_null() && number!((*properties).type_) == PINNED, INVALID)?;
