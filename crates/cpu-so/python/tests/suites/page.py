@@ -13,7 +13,7 @@ LISTS = [
 ]
 HEAD = """# Conformance
 
-Public test suites, unmodified and from their wheels, on the CPU backend and the [CUDA emulation](no-gpu.md), without a GPU.
+The results of public test suites on the CPU backend and the [CUDA emulation](no-gpu.md), without a GPU. The suites are unmodified.
 `.ci/run suites` runs them every night, compares each test with a list in `crates/cpu-so/python/tests/suites`, and generates this page.
 A change in either direction fails.
 
