@@ -244,8 +244,8 @@ fn pkg_config(arguments: &[&str]) -> Option<OsString> {
 }
 
 /// Returns the directories to search if the user names none: the system's directories, the directories in the dynamic linker's
-/// cache, and the installations that the search at run time examines, in the same order. When cross-compiling, only the
-/// toolkits have libraries for the target.
+/// cache, and the installations that the search at run time examines, in the same order. When cross-compiling, returns only
+/// directories of CUDA toolkits, because the others have libraries for the host.
 pub(crate) fn default_directories(
     variable: impl Fn(&str) -> Option<OsString>,
     linker_cache: &[u8],

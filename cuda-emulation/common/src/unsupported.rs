@@ -20,7 +20,7 @@ pub fn report_as(what: &'static str, text: &str) {
     }
 }
 
-/// Returns the remedy for PyTorch's operators, if the process has PyTorch and the function is for kernels.
+/// Returns how PyTorch's operators can run on the CPU, if the process has PyTorch and the function is one for kernels.
 fn advice(function: &str) -> &'static str {
     if is_for_kernels(function) && is_loaded() && !has_operators() {
         "; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch PROGRAM`"

@@ -60,8 +60,8 @@ pub(crate) fn at_thread_end(function: fn(u64)) {
 }
 
 /// The round of key destructors in which the state is freed. POSIX guarantees four rounds. Destructors of other keys run in the
-/// first round, unless they set a key again. The value is three because a thread that first calls CUDA during the first round
-/// does not count that round.
+/// first round, unless they set a key again. If a thread first calls CUDA in the first round, counting begins in the second one, so
+/// the fourth round is number three.
 const LAST_ROUND: usize = 3;
 
 /// Returns the key. Its value in each thread is the number of the next round.

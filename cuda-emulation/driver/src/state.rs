@@ -425,10 +425,8 @@ impl State {
         references.or_else(|| self.captures.references(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Returns whether a stream is captured.
-    ///
-    /// # Errors
-    /// The stream is a default stream that is implicitly ordered with a captured stream. The capture is invalidated.
+    /// Returns whether a stream is captured. If it is a default stream that is implicitly ordered with a captured stream,
+    /// invalidates that capture and returns an error.
     pub(crate) fn is_captured(&mut self, stream: StreamId) -> Result<bool> {
         if self.captures.of(stream).is_some() {
             return Ok(true);

@@ -71,7 +71,7 @@ pub(crate) const RANK_ARGS: usize = 9;
 /// Record slots per rank: the number of steps that a rank may run ahead of the slowest rank.
 pub(super) const SLOTS: u64 = if LOOM { 2 } else { 8 };
 
-/// Staging buffers per rank: fewer than [`SLOTS`], because ranks that stage wait for all ranks.
+/// Staging buffers per rank: fewer than [`SLOTS`], because a rank that stages data waits for all ranks.
 pub(super) const STAGES: u64 = 2;
 
 pub(super) const LINE: usize = if LOOM { 4 } else { 8 };

@@ -277,7 +277,7 @@ fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     findings
 }
 
-/// Returns an error text if a report states another number of entries than it lists.
+/// Returns an error text if a report does not list as many entries as it states.
 fn miscount(entries: &str, stated: Option<u64>, listed: usize) -> Option<String> {
     let stated = stated.filter(|stated| *stated != listed as u64)?;
     Some(format!("the report states {stated} {entries}, and lists {listed}"))
