@@ -53,8 +53,9 @@ pub enum Error {
         #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
         /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole process,
-        /// so the text may describe a concurrent failure in another thread; the CPU backend keeps one per thread. For an invalid
-        /// `NCCL_COMM_ID`, or if no network interface is found, the values of the environment variables involved are added.
+        /// so the text may describe a concurrent failure in another thread; the CPU backend keeps one per thread. If
+        /// `NCCL_COMM_ID` is invalid or no network interface is found, the text also contains the values of the related
+        /// environment variables.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
@@ -248,8 +249,8 @@ fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 pub struct Attempt {
     /// The source of the file, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
-    /// The file, or the bare name that was passed to the dynamic linker. A pattern, if no file of a Python environment or the HPC
-    /// SDK matches it. Empty, if the source named no file.
+    /// The file, or the bare name that was passed to the dynamic linker. If a Python environment or the HPC SDK contains no
+    /// library, this is the pattern of the searched paths. If the source named no file, this is empty.
     pub path: PathBuf,
     /// The reason for the rejection, such as "not set"; the message of the dynamic linker if it reported one.
     pub problem: String,

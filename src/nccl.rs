@@ -91,9 +91,9 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] with the reason. For example, the file is truncated; or another NCCL, which is linked or was
-    /// loaded with `RTLD_GLOBAL`, would intercept the library's calls to its own functions. [`LoadError::VersionQuery`] if the
-    /// library's `ncclGetVersion` fails.
+    /// [`LoadError::NotFound`] with the reason, for example if the file is truncated. The error is also returned if another NCCL
+    /// is linked into the program, or was loaded with `RTLD_GLOBAL`: the library's calls to its own functions would reach the
+    /// other NCCL. [`LoadError::VersionQuery`] if the library's `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions that have NCCL's names, these must have the

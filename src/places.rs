@@ -18,8 +18,7 @@ pub const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 pub const CUDA: &str = "/usr/local/cuda";
 /// The variable that names the directory of one version of NVIDIA's HPC SDK.
 pub const HPC_SDK_HOME: &str = "NVHPC_ROOT";
-/// The directory in which NVIDIA's packages install the HPC SDK. It has a directory for each architecture, which has one for each
-/// version.
+/// The directory in which NVIDIA's packages install the HPC SDK. Each version is in a subdirectory such as `Linux_x86_64/25.1`.
 pub const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
 /// The directory of NCCL in a version of the HPC SDK.
 pub const IN_HPC_SDK: &str = "comm_libs/nccl/lib";

@@ -24,11 +24,12 @@ pub struct ParameterGuard {
     lock: Option<MutexGuard<'static, ()>>,
 }
 
-/// Locks the parameter functions of a library. NCCL stores the keys that were read in a table without a lock, and concurrent
-/// calls have crashed in NCCL 2.32.3.
+/// Locks the parameter functions of a library. NCCL stores each key that a program reads in a table, and does not lock the table.
+/// Concurrent calls have crashed in NCCL 2.32.3.
 ///
-/// The lock is reentrant, as NCCL may call its own functions by name, and thereby the functions of an interposer. Each library
-/// has its own lock, so that it may read another library's parameters. A library that was opened several times has one lock.
+/// The lock is reentrant, because a function of NCCL may call another one through an interposer, which takes the lock again. Each
+/// library has a separate lock, so that an interposer can read the parameters of the library behind it. A library that was opened
+/// several times has one lock.
 pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
     static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
     let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);
@@ -88,8 +89,8 @@ impl fmt::Display for MemorySpace {
     }
 }
 
-/// Returns the memory space of an implementation: device memory, unless it has the parameter by which the CPU backend
-/// reports host memory.
+/// Returns the memory space of an implementation: host memory if its parameter `LIBNCCL_MEMORY_SPACE` has the value `host`,
+/// otherwise device memory. NCCL does not have this parameter.
 ///
 /// # Safety
 /// Every function of the table has the signature and the contract that NCCL's header declares for its name.
@@ -100,8 +101,8 @@ pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
 }
 
-/// Returns the `commHash` of a communicator of the CPU backend, and `None` for other implementations: NCCL's query allocates
-/// memory, and may wait for other ranks.
+/// Returns the `commHash` of a communicator of the CPU backend. Returns `None` for other implementations, which are not queried:
+/// NCCL's query allocates memory, and may wait for other ranks.
 ///
 /// # Safety
 /// As for [`memory_space`]; the communicator is live.

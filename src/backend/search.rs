@@ -20,7 +20,7 @@ const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 pub struct Candidate {
     /// The place in the search, such as an environment variable.
     pub source: &'static str,
-    /// The file, or a bare name for the dynamic linker to find. An error is the reason why the place names none.
+    /// The file, or a bare name for the dynamic linker to find. If the source provides no file, an error with the reason.
     pub path: Result<PathBuf, &'static str>,
 }
 

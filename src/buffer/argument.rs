@@ -91,8 +91,8 @@ pub trait Buffer<'a> {
 /// A buffer that an operation writes, such as a [`SliceMut`], or a mutable reference to a slice, an array, a vector or an
 /// [`NcclBuffer`](crate::buffer::NcclBuffer). To implement it, see [`Buffer`].
 ///
-/// Rust does not reborrow a generic argument, so a variable `buffer: &mut B` is moved into the first operation. To use it again,
-/// pass `&mut *buffer` instead, or the [`reborrow`](SliceMut::reborrow) of a slice.
+/// Rust does not reborrow a generic argument, so a variable `buffer: &mut B` is moved into the first operation. To keep the
+/// variable usable, pass `&mut *buffer`. For a `SliceMut`, pass [`slice.reborrow()`](SliceMut::reborrow).
 ///
 /// A function that is generic over buffers can be tested on the CPU backend:
 ///

@@ -21,8 +21,9 @@ use crate::stream::StreamRef;
 
 /// A buffer that NCCL has allocated, as [`register`](crate::Communicator::register) and windows require. Since NCCL 2.19.3.
 ///
-/// It is in GPU memory with NCCL, and in host memory with the CPU backend unless CUDA is emulated. In host memory,
-/// [`as_slice`](Self::as_slice) returns the elements. Pass `&buffer` or `&mut buffer` to operations.
+/// NCCL allocates it in GPU memory. The CPU backend allocates it in host memory or, with the CUDA emulation, in emulated GPU
+/// memory. If it is in host memory, [`as_slice`](Self::as_slice) returns the elements. Pass `&buffer` or `&mut buffer` to
+/// operations.
 ///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
@@ -132,7 +133,8 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the address, for CUDA calls that write the memory. Keep the buffer as for [`as_ptr`](Self::as_ptr).
+    /// Returns the address, for CUDA calls that write the memory. Keep the buffer until the work that these calls enqueue is
+    /// complete.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.allocation.pointer.as_ptr().cast()
@@ -213,8 +215,8 @@ impl<T: Element> NcclBuffer<T> {
     ///
     /// # Errors
     /// - [`Error::InvalidUsage`] if work may still use the memory (see [`NcclBuffer`]). The memory is then leaked.
-    /// - [`Error::InvalidUsage`] if a registration or a window of the buffer exists. Dropping the last of these frees the memory,
-    ///   if it is idle.
+    /// - [`Error::InvalidUsage`] if a registration or a window of the buffer exists. When the last of these is dropped, the
+    ///   memory is freed, unless work may still use it.
     /// - [`Error::Nccl`] if NCCL fails. The memory cannot be used anymore.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {

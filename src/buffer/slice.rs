@@ -223,9 +223,11 @@ impl<T: Element> Slice<'_, T> {
     ///
     /// # Safety
     /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with.
-    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.) The memory stays allocated until the
-    /// work that reads it *has run*, perhaps after the end of `'a`: operations return when they are enqueued. No `&mut` reference
-    /// to the elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
+    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.)
+    ///
+    /// Until the work that reads the memory *has run*, the memory stays allocated, and no `&mut` reference to the elements
+    /// exists. Operations return when they are enqueued, so the work may run after the end of `'a`. If a CUDA graph captures the
+    /// work, the work runs at each launch of the graph.
     ///
     /// An implementation of [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) must guarantee this only for work that is
     /// enqueued on the stream before the guard is dropped.

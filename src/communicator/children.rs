@@ -259,8 +259,9 @@ impl<'a, T> ChildBuilder<'a, T> {
         Self { parent, child, config: Config::default(), convert }
     }
 
-    /// Sets the options. If `config` sets no option, or only observers, all other options are inherited from the parent.
-    /// Otherwise unset options have NCCL's defaults, except that an unset timeout and unset observers are inherited.
+    /// Sets the options. If `config` sets no options, or only observers, the child inherits the options of the parent. If
+    /// `config` sets any other option, unset options have NCCL's defaults. In both cases, an unset timeout and unset observers
+    /// are inherited.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self

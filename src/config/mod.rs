@@ -51,8 +51,8 @@ options! {
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
-    /// The maximum number of thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
-    /// Default, and upper limit: the number of NCCL's channels. Since NCCL 2.17.1.
+    /// The maximum number of thread blocks that a kernel uses. It must be at least 1 and at least [`min_ctas`](Self::min_ctas).
+    /// NCCL limits it to the number of its channels, which is also the default. Since NCCL 2.17.1.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
@@ -258,8 +258,8 @@ options! {
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
-    /// The maximum number of thread blocks for the operation, from 1 and not below [`min_ctas`](Self::min_ctas); the
-    /// communicator's limit holds as well. Since NCCL 2.31.2.
+    /// The maximum number of thread blocks for the operation. It must be at least 1 and at least [`min_ctas`](Self::min_ctas).
+    /// The communicator's maximum also applies. Since NCCL 2.31.2.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
@@ -290,8 +290,8 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// Sets the names of the algorithms that NCCL may choose, separated by commas and without NUL characters: `ring,tree`.
-    /// Default: all algorithms, as for an empty text. Since NCCL 2.31.2.
+    /// Sets the names of the algorithms that NCCL may choose, separated by commas and without NUL characters: `ring,tree`. An
+    /// empty text means all algorithms. Default: all algorithms. Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
     #[must_use]
     pub fn alg_selection(mut self, alg_selection: &str) -> Self {
@@ -403,7 +403,7 @@ pub enum NvlsHostMode {
     /// Disables nothing. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeEnable")]
     Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
-    /// Disables the NVLS algorithms, with their optimization for registered buffers. Since NCCL 2.32.3.
+    /// Disables the NVLS algorithms, including their optimization for registered buffers. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableTransport")]
     DisableTransport = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0,
     /// Disables multicast addresses in symmetric kernels and in copies by copy engines. Since NCCL 2.32.3.

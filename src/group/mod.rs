@@ -214,9 +214,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// The error of `operations`. The error cancels the outer group if it comes from a call of the group, or if the outer closure
-    /// returns it too. [`Error::InvalidUsage`] if the outer group has ended, for example if a buffer's guard calls this when it
-    /// is dropped.
+    /// The error of `operations`. If a call in the group fails, the outer group is cancelled. Any other error of `operations`
+    /// cancels the outer group only if the outer closure also returns an error. [`Error::InvalidUsage`] if the outer group has
+    /// ended.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
         // SAFETY: has no arguments.

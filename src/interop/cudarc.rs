@@ -24,9 +24,10 @@ use crate::sys;
 /// The guard of a buffer of the crate cudarc: once the operation is enqueued, it makes the buffer's stream wait for the
 /// operation.
 ///
-/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each buffer has a stream, on
-/// which cudarc allocates and frees the memory. An operation on another stream waits for the buffer's stream, and the buffer's
-/// stream waits for the operation. So a buffer may be dropped, or used again on its stream, right after the call.
+/// Operations accept references to `CudaSlice`, `CudaView` and `CudaViewMut`. They also accept the views by value. Each buffer
+/// has a stream, on which cudarc allocates and frees the memory. An operation on another stream waits for the buffer's stream,
+/// and the buffer's stream waits for the operation. So a buffer may be dropped, or used again on its stream, right after the
+/// call.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;

@@ -252,7 +252,8 @@ pub enum CommunicatorEvent {
     Stalled,
     /// A wait has exceeded its limit. The communicator is aborted next.
     TimedOut,
-    /// A healthy communicator on a GPU was dropped instead of destroyed. It is aborted next, with its unfinished work.
+    /// A healthy communicator on a GPU was dropped instead of destroyed. After this event, the communicator and its unfinished
+    /// work are aborted.
     Discarded,
     /// The communicator is about to be aborted, with its work in progress.
     Aborted,

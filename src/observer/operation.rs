@@ -19,7 +19,8 @@ use crate::sys;
 pub struct Operation {
     /// The name of the method of [`Communicator`](crate::communicator::Communicator).
     pub name: &'static str,
-    /// The C function. An operation that NCCL lacks may call it more than once.
+    /// The C function that the method calls. A method without a counterpart in NCCL, such as `all_gather_v`, may call it more
+    /// than once.
     pub function: &'static str,
     /// The C function with options, if there is one.
     pub function_with_config: Option<&'static str>,
@@ -33,9 +34,9 @@ pub struct Operation {
     pub reduces: bool,
     /// Set if the send buffer is also the receive buffer.
     pub is_in_place: bool,
-    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. In a simulation, NCCL would run one-sided
-    /// operations. It would keep sends and receives (from 2.29.2 on, also broadcasts) for the communicator's next group
-    /// (`ncclKernelPlanner::peers`), when their buffers may already be freed.
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. Other operations return an error there.
+    // NCCL would start one-sided operations. It would keep sends and receives (from 2.29.2 on, also broadcasts) for the
+    // communicator's next group (`ncclKernelPlanner::peers`), when their buffers may already be freed.
     pub is_simulated: bool,
     /// The names of the sent and the received buffer in errors.
     pub(crate) buffer_names: [&'static str; 2],

@@ -384,8 +384,8 @@ impl Communicator {
     /// the barrier. Synchronize with the stream to make the host wait too. On host memory, all ranks have reached the barrier
     /// when this returns or, in a group, when the group ends.
     ///
-    /// The operations of one communicator, including barriers, run one after the other, except in a group: there, a barrier does
-    /// not order the other operations.
+    /// Outside a group, the operations of one communicator, including barriers, run one after the other. In a group, a barrier
+    /// does not order the other operations.
     ///
     /// ```
     /// use libnccl::StreamRef;

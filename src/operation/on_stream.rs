@@ -53,8 +53,8 @@ impl<'a> CallOptions<'a> {
         Self { stream: stream.into(), config: None, timeout: None }
     }
 
-    /// Sets options for this collective. They must be equal on all ranks. In a group, they must live until its end. Since NCCL
-    /// 2.31.2.
+    /// Sets options for this collective. They must be equal on all ranks. In a group, the options must live until the group ends.
+    /// Since NCCL 2.31.2.
     #[must_use]
     pub fn config(self, config: &'a CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }

@@ -4,8 +4,8 @@
 //! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of those headers.
 //! So, unlike the rest of the API, this part depends on NCCL's version:
 //!
-//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`]: from [`LAYOUT_SINCE`] on, new versions only append fields. A
-//!   library reads and writes the fields of the version in the field `version`, and rejects a version newer than itself. So
+//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`]: from [`LAYOUT_SINCE`] on, new versions only append fields. The
+//!   field `version` determines which fields a library reads and writes. A library rejects a version newer than its own. So
 //!   create these structs with `initializer(version)`, where `version` is the version of the library that will receive them.
 //! - [`ncclDevComm_t`]: declared with the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
 //!

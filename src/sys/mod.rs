@@ -123,8 +123,9 @@ pub(crate) mod device;
 #[cfg(feature = "device-api")]
 pub mod device;
 
-/// Returns the version code (as in [`NCCL_VERSION_CODE`]) of the first version, from 2.13.4 on, that has `item`: a type, a
-/// function, an enum value, or a field such as `ncclConfig.minCTAs`.
+/// Returns the version code (as in [`NCCL_VERSION_CODE`]) of the first version that has `item`: a type, a function, an enum
+/// value, or a field such as `ncclConfig.minCTAs`. For items that are older than 2.13.4, returns the code of 2.13.4. Returns
+/// `None` for unknown items.
 #[must_use]
 pub const fn since(item: &str) -> Option<u32> {
     let mut index = 0;

@@ -18,9 +18,9 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// A registration borrows neither the communicator nor the buffer, so that a struct can hold all three. The buffer remains usable
 /// in every operation. The buffer and the registration share the memory, which is freed after both are dropped.
 ///
-/// Dropping a registration deregisters the buffer immediately or later, as for a [window](crate::window::Window#drop). On a GPU,
-/// the memory is leaked if the registration is dropped while work may use the buffer (see [`NcclBuffer`]), or after the teardown
-/// of the communicator.
+/// Dropping a registration deregisters the buffer. If the communicator is in a call or an open group, this happens when that call
+/// or group ends. On a GPU, the memory is leaked if the registration is dropped while work may use the buffer (see
+/// [`NcclBuffer`]), or after the teardown of the communicator.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration(OwnedObject);
@@ -44,8 +44,8 @@ impl Communicator {
     /// Registers memory of another allocator, such as cudarc's or a framework's, as [`register`](Self::register) does. Since
     /// NCCL 2.19.3.
     ///
-    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. It may reject other memory, or return success without registering
-    /// it, as the CPU backend does.
+    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. For other memory, it may return an error, or return success
+    /// without registering the memory. On the CPU backend, operations do not use the registration.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -64,8 +64,9 @@ impl Communicator {
     ///
     /// # Safety
     /// - `pointer` is the address of `bytes` bytes on the communicator's device.
-    /// - The bytes stay allocated until [`deregister`](Registration::deregister) has succeeded. If it is not called or fails, or
-    ///   if this function fails in NCCL, they stay allocated until all communicators of this process are destroyed or aborted.
+    /// - The bytes stay allocated until [`deregister`](Registration::deregister) has succeeded. If `deregister` is not called or
+    ///   fails, or if `register_raw` fails in NCCL, the bytes stay allocated until all communicators of this process are
+    ///   destroyed or aborted.
     /// - Work that uses the bytes has run before the registration is dropped, and before the bytes are freed.
     #[doc(alias = "ncclCommRegister")]
     pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration> {
@@ -139,7 +140,7 @@ impl Registration {
     ///
     /// # Errors
     /// As for [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
-    /// communicator on a GPU, NCCL keeps the registration until the last rank of the process ends.
+    /// communicator on a GPU, NCCL keeps the registration until all communicators of this process are destroyed or aborted.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.0.end("deregister")

@@ -34,7 +34,8 @@ impl WindowFlags {
     /// [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_COLL_SYMMETRIC")]
     pub const COLL_SYMMETRIC: Self = Self(sys::NCCL_WIN_COLL_SYMMETRIC);
-    /// A request for ordered arrival of remote writes through InfiniBand verbs, for memory that holds signals. Since NCCL 2.29.7.
+    /// A request that remote writes through InfiniBand verbs arrive in order. Use it for memory that holds signals. Since NCCL
+    /// 2.29.7.
     #[doc(alias = "NCCL_WIN_STRICT_ORDERING")]
     pub const STRICT_ORDERING: Self = Self(sys::NCCL_WIN_STRICT_ORDERING);
     /// A promise that only GPU-initiated networking (GIN) uses the window, so that NCCL skips other registrations. Since NCCL
@@ -116,13 +117,13 @@ impl BitOr for WindowFlags {
 /// ```
 ///
 /// # Drop
-/// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. Dropping a
-/// window, on any thread, deregisters it immediately or, if the communicator is in a call or an open group, when that call or
-/// group ends.
+/// The window and the buffer share the memory. Other ranks can access it at any time, also on the CPU backend. Dropping a window,
+/// on any thread, deregisters it. If the communicator is in a call or an open group, this happens when that call or group ends.
 ///
-/// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`] is called, lasts
-///   as long as the communicator.
-/// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if `assume_idle` was called.
+/// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`] is called, may
+///   stay registered until the teardown of the communicator.
+/// - On host memory, if `assume_idle` was called, the memory of a dropped window and buffer is freed no later than the
+///   communicator. Otherwise the memory is leaked.
 /// - On a GPU, if a window is not deregistered before the teardown of the communicator, its memory is leaked.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<T> {
@@ -321,8 +322,8 @@ impl<T: Element> Window<T> {
         }
     }
 
-    /// Returns the address that this rank has registered as its part of the window; null if the window is not active. Since NCCL
-    /// 2.29.2.
+    /// Returns the address that this rank has registered as its part of the window; null if the window is not
+    /// [active](Self::is_active). Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] while the communicator is in a call or an open group; [`Error::Unsupported`]; [`Error::Nccl`];

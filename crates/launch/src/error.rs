@@ -54,7 +54,7 @@ pub enum LaunchError {
         /// The time that this rank waited.
         elapsed: Duration,
         /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, the reason why it could
-        /// not reach rank 0, or a note that rank 0 sent the missing ranks.
+        /// not reach rank 0, or a note that the list of missing ranks is from rank 0.
         detail: Box<str>,
     },
 

@@ -19,11 +19,12 @@ use crate::Recorder;
 /// communicator that is in one call for longer than a limit.
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
-/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner
-/// does, and destroys no communicator twice. It stops when it is dropped.
+/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner is
+/// in an NCCL call, and never destroys a communicator twice. It stops when it is dropped.
 ///
-/// An abort interrupts a blocked call as an [`AbortHandle`] does: within a millisecond if the communicator has a
-/// [timeout](libnccl::Config::timeout); otherwise the abort follows the call.
+/// An abort interrupts a blocked call as an [`AbortHandle`] does: within about a millisecond if the communicator has a
+/// [timeout](libnccl::Config::timeout). Without a timeout, the call is not interrupted, and the communicator is aborted when the
+/// call returns.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

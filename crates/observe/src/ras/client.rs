@@ -77,7 +77,7 @@ impl RasClient {
 
     /// Sets the time limit of each request, from the connection to the last byte of the reply. Default: 11 s.
     ///
-    /// The service waits 6 s less than `timeout`, but at least 1 s, for processes of the job that do not respond.
+    /// If a process of the job does not respond, the service waits for `timeout` minus 6 s, but for at least 1 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -82,7 +82,8 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 pub enum EventGroup {
     /// Processes that join or are considered dead. Every process reports these events for all processes.
     Lifecycle,
-    /// Connections that are made, lost, slow or recovered. Each process reports its connections to its neighbors.
+    /// Connections that are made, lost, slow or recovered. Each process reports only its own connections to neighboring
+    /// processes.
     Trace,
 }
 

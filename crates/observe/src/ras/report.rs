@@ -107,10 +107,11 @@ pub struct RankReport {
     /// The state of its communicator; `None` if the report lacks it or a part of it.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
-    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`. Sends,
-    /// receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations, launches of CUDA graphs, and
-    /// collectives of copy engines and symmetric memory are not counted. The number of a missing collective is unknown. If one
-    /// number is malformed, all are unknown.
+    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`. If a
+    /// collective is not in the map, its number is unknown. If one of the numbers is malformed, the map is empty.
+    ///
+    /// NCCL does not count sends, receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
+    /// launches of CUDA graphs, or collectives that use copy engines or symmetric memory.
     #[serde(default, deserialize_with = "known")]
     pub collective_counts: BTreeMap<String, u64>,
 }

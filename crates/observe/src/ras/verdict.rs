@@ -64,9 +64,9 @@ pub enum VerdictKind {
     Mismatched {
         /// The rank with which it is compared. This rank has the most common numbers of launches.
         than: u64,
-        /// The collectives of which it has launched more, and by how many.
+        /// The collectives that it has launched more often than the rank `than`, each with the difference.
         more: BTreeMap<String, u64>,
-        /// The collectives of which it has launched fewer, and by how many.
+        /// The collectives that it has launched less often than the rank `than`, each with the difference.
         less: BTreeMap<String, u64>,
     },
     /// No rank launched a collective between the first report and the last, and some ranks are behind or missing.
@@ -80,7 +80,7 @@ pub enum VerdictKind {
     Straggler {
         /// The collective.
         collective: String,
-        /// The number that the rank has launched.
+        /// The number of times that the rank has launched it.
         launched: u64,
         /// The difference from the rank that has launched the most.
         behind: u64,

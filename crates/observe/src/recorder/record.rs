@@ -9,13 +9,14 @@ use libnccl::observer::Operation;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The number among the communicator's operations. The first operation that had an observer is 1.
+    /// The number of the operation in its communicator. Counting starts at 1 when the first observer is added.
     pub number: u64,
-    /// The number among the recorded collectives, from 1: the same on all ranks if recording began at the same call. `None` for a
-    /// point-to-point operation, or if the rank kept starting operations while the records were read.
+    /// The position in the sequence of recorded collectives, from 1. It is the same on all ranks if all of them began recording
+    /// at the same call. `None` for a point-to-point operation, or if the rank kept starting operations while the records were
+    /// read.
     pub collective: Option<u64>,
-    /// The number among this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided operations),
-    /// from 1. `None` for a collective, or if it is unknown, as for `collective`.
+    /// The position in the sequence of this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided
+    /// operations), from 1. `None` for a collective, or if the rank kept starting operations while the records were read.
     pub message: Option<u64>,
     /// The name of the method, such as `all_reduce_in_place`.
     pub operation: &'static str,
