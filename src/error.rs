@@ -63,7 +63,7 @@ pub enum Error {
     /// The loaded library lacks a function, an enum value or an option.
     #[error(fmt = fmt_unsupported)]
     Unsupported {
-        /// The name of the function, value or option in C.
+        /// The C name of the function, enum value or option.
         function: &'static str,
         /// The first version that has `function`.
         since: Version,
@@ -279,7 +279,7 @@ pub enum InvalidArgumentKind {
     Device,
     /// The element types of two buffers, which must be equal.
     DataType,
-    /// An address or a handle: null, misaligned, or the per-thread default stream.
+    /// An address or a handle that is null or misaligned, or the handle of the per-thread default stream.
     Address,
     /// A buffer that is not ready for the operation: [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returned an error.
     NotReady,

@@ -153,7 +153,7 @@ impl Nccl {
         self.library.version
     }
 
-    /// Returns the backend: linked, loaded, or in this process.
+    /// Returns the backend: a linked library, a loaded library, or a function table.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.library.backend

@@ -32,7 +32,7 @@ pub struct Parameters {
 /// |---|---|
 /// | [`String`] | all, as the text that NCCL prints (`TRUE`, `WARN,ATTN`) |
 /// | [`CString`] | text |
-/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | exactly this type, which excludes booleans and enums |
+/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | integers of exactly this type, but not booleans and enums |
 /// | [`Vec<u8>`] | all, as the bytes that NCCL stores; a text ends with a zero byte |
 ///
 /// The trait is sealed: NCCL has functions for these types only.

@@ -27,7 +27,7 @@ pub const ROCM: &str = "/opt/rocm";
 /// The dynamic linker's cache of the libraries in the system's directories.
 pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Returns the library directories of a separate installation of NCCL.
+/// Returns the library directories of the NCCL installation in `home`.
 pub fn in_home(home: &Path) -> Vec<PathBuf> {
     ["lib", "lib64"].map(|lib| home.join(lib)).into()
 }

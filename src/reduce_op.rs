@@ -94,8 +94,8 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of the scalar if it is [in
 /// the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///
-/// Dropping the operator, on any thread, destroys it immediately or, if the communicator is in a call or an open group, when that
-/// call or group ends.
+/// Any thread can drop the operator. If the communicator is in a call or an open group, the operator is destroyed when that call
+/// or group ends, otherwise immediately.
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'s, T> {

@@ -59,14 +59,14 @@ macro_rules! values {
             }
         }
 
-        /// Writes the name in nccl-tests.
+        /// Writes the name that nccl-tests uses.
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.names()[0])
             }
         }
 
-        /// Parses either name, in upper or lower case.
+        /// Parses the name that nccl-tests uses, or the name of the Rust type if there is one. Case is ignored.
         impl std::str::FromStr for $type {
             type Err = $crate::error::ParseError;
 

@@ -31,7 +31,7 @@ pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
 pub use parameters::{MemorySpace, comm_hash, lock_parameters, memory_space};
 
-/// The file of the library to load, instead of a search. Default: the search.
+/// The environment variable that names the library file to load. If it is not set, the library is searched for.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 
 /// Functions that mark implementations which dereference a null communicator. The first is HIP's, which AMD's RCCL needs. The

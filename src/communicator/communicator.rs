@@ -113,8 +113,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// - [`Error::Unsupported`] if the library is older than the version after "Since NCCL" in the method's description
 /// - [`Error::Timeout`] after the [timeout](crate::config::Config::timeout)
 /// - [`Error::Aborted`] after an abort
-/// - [`Error::InvalidUsage`] while a group is open on this thread and, except from queries, after a failed group or while
-///   [suspended](Self::suspend)
+/// - [`Error::InvalidUsage`] while a group is open on this thread
+/// - [`Error::InvalidUsage`] after a failed group or while [suspended](Self::suspend), unless the method is a query
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work. On
@@ -163,9 +163,9 @@ impl Communicator {
 
     /// Runs the closure `with` on a communicator that other code has created with `nccl` and will destroy.
     ///
-    /// When `with` returns, or an [`AbortHandle`] aborts the communicator, only its use in this crate ends. The communicator has
-    /// no timeout. Drop its registrations, windows and operators inside `with`; otherwise they last until other code destroys the
-    /// communicator, and their memory is leaked.
+    /// When `with` returns, or an [`AbortHandle`] is used, this crate stops using the communicator, but does not abort or destroy
+    /// it. The communicator has no timeout. Drop its registrations, windows and operators inside `with`; otherwise they last
+    /// until other code destroys the communicator, and their memory is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};

@@ -74,10 +74,10 @@ impl Communicator {
     /// work of the communicator, so destroy such graphs first.
     ///
     /// # Errors
-    /// - [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
-    ///   communicator is aborted. It is freed in both cases.
+    /// - [`Error::Nccl`] if NCCL reports a failure. The communicator is freed nevertheless.
+    /// - [`Error::Nccl`] if the communicator has an [asynchronous error](Self::async_error). The communicator is then aborted.
     /// - [`Error::InvalidUsage`] while a group is open on this thread; the communicator is then dropped.
-    /// - [`Error::Timeout`], after which the communicator is aborted, or its destruction continues in the background.
+    /// - [`Error::Timeout`] after the timeout. The communicator is then aborted, or its destruction continues in the background.
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         check_no_open_group(self.library(), DESTROY)?;
@@ -98,8 +98,7 @@ impl Communicator {
     /// communicators of one thread, use [`AbortHandle::abort_all`].
     ///
     /// On host memory, this method waits until no other process accesses this rank's memory. For a process that is stopped during
-    /// an access, see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, this method also waits for a
-    /// process that is stopped while copying memory that is not from [`alloc`](crate::nccl::Nccl::alloc).
+    /// an access, see [`Config::timeout`](crate::config::Config::timeout).
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] if the abort

@@ -56,8 +56,8 @@ options! {
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// Lets communicators that are split from the communicator share its resources. This saves memory, but aborting one of these
-    /// communicators may break the others. Default `false`. Since NCCL 2.18.1.
+    /// Lets communicators that are split from this one share its resources. This saves memory, but if one of the communicators
+    /// is aborted, the others may fail. Default `false`. Since NCCL 2.18.1.
     #[doc(alias = "splitShare")]
     split_share: bool => splitShare;
 
@@ -75,7 +75,7 @@ options! {
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// Lets communicators that are shrunk from the communicator share its resources. Default `false`. Since NCCL 2.27.3.
+    /// Lets communicators that are shrunk from this one share its resources. Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
@@ -149,10 +149,10 @@ impl Config {
     /// it, the kernels wait on the stream without a limit. On host memory, where an operation returns when it is complete, the
     /// timeout limits the operation too. The timeout must not be zero. Default: calls wait without a limit. Since NCCL 2.14.3.
     ///
-    /// On host memory, the program may reuse the buffers after the error, because no other rank can still access them. A process
-    /// that is stopped during an access (by a signal, a debugger or a frozen cgroup) loses its access to memory from
-    /// [`alloc`](crate::nccl::Nccl::alloc). Other memory is never accessed directly if the communicator has a timeout. The method
-    /// instead waits for the stopped process, and reports this on standard error, in these cases:
+    /// On host memory, the program may reuse the buffers after the error, because no other rank can still access them. If a
+    /// process is stopped (by a signal, a debugger or a frozen cgroup) while it accesses memory from
+    /// [`alloc`](crate::nccl::Nccl::alloc), it loses its access to this memory. In three cases, the process cannot lose its
+    /// access. The method then waits for the process, and reports this on standard error:
     /// - The memory is also in a window.
     /// - The memory is emulated device memory.
     /// - The memory cannot be copied, because memory is exhausted or Linux is older than 5.14.
@@ -240,9 +240,9 @@ impl Config {
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
-    /// All ranks must pass equal options, which NCCL does not check. Options that are not set have the default below or, without
-    /// one, the communicator's value. An option that the library lacks and an invalid value are errors, as in [`Config`]; NCCL
-    /// itself silently ignores both. NCCL's environment variables take precedence over options.
+    /// All ranks must pass equal options, which NCCL does not check. An option that is not set has the default given below. If no
+    /// default is given, it has the communicator's value. An option that the library lacks and an invalid value are errors, as in
+    /// [`Config`]; NCCL itself silently ignores both. NCCL's environment variables take precedence over options.
     ///
     /// ```
     /// use libnccl::config::CollectiveConfig;
@@ -359,7 +359,7 @@ pub enum CtaPolicy {
     /// Few thread blocks, which leaves more of the GPU to computation. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
     Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
-    /// No thread blocks if copy engines or the NVLink switch can do the work. Since NCCL 2.28.3.
+    /// Zero thread blocks if copy engines or the NVLink switch can do the work. Since NCCL 2.28.3.
     #[doc(alias = "NCCL_CTA_POLICY_ZERO")]
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }

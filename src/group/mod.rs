@@ -73,9 +73,9 @@ impl Nccl {
     ///
     /// If the closure fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued operations.
     /// Other ranks may have started their operations and wait for this rank, so the communicators in the group have failed. They
-    /// can only be queried, revoked (and then split or shrunk), shrunk with
-    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted or destroyed. An error that is found before the
-    /// first operation is queued does not affect the communicators.
+    /// can only be queried, aborted, destroyed, revoked, or shrunk with
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). After they have been revoked, they can also be split, or
+    /// shrunk with any mode. An error that is found before the first operation is queued does not affect the communicators.
     ///
     /// # Errors
     /// The error of the closure; otherwise the first error of its calls, even if the closure ignored that error; otherwise the
@@ -122,7 +122,7 @@ impl Nccl {
     ///
     /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and `barrier`, which is an
     /// all-reduce. The communicator must have several ranks and no timeout. In all other cases, an operation returns an error,
-    /// because NCCL would start it, or keep it for the next group.
+    /// because NCCL would start it in this group or in the next one.
     ///
     /// ```
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -243,9 +243,9 @@ impl CommunicatorBuilder<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`init`](Self::init), except those of the wait; [`Error::InvalidUsage`] if the group already has operations,
-    /// or after [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library. Operations that are
-    /// added later return an error.
+    /// The errors that [`init`](Self::init) detects before it waits for the other ranks; [`Error::InvalidUsage`] if the group
+    /// already has operations, or after [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library.
+    /// Operations that are added later return an error.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;

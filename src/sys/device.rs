@@ -17,7 +17,8 @@ use super::types::*;
 
 pub use super::device_types::*;
 
-/// The version code from which on new versions only append fields to `ncclCommProperties_t` and `ncclDevCommRequirements_t`.
+/// The code of the first version whose layout is stable: later versions only append fields to `ncclCommProperties_t` and
+/// `ncclDevCommRequirements_t`.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | types and constants | at this module's root. Create the configurations with `initializer()`: their `Default` is all zeros, which NCCL does *not* treat as "not set" |
 //! | `linked` | the functions as an `extern` block, which the linked backend puts into the table; needs feature `link` |
-//! | `dynamic` | the functions as bindgen's run-time loaded struct, whose fields the loaded backend puts into the table; needs feature `dlopen` |
+//! | `dynamic` | the struct that bindgen generates for a library that is loaded at run time, whose fields the loaded backend puts into the table; needs feature `dlopen` |
 //! | [`Functions`] | the table: plain function pointers, `None` where the library lacks a function |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first version that has a function, an enum value or a field |
@@ -15,7 +15,7 @@
 //! # Stability
 //!
 //! This module follows NCCL's header. Any version of this crate, even a patch release, may add the items of a new header:
-//! functions, and with them fields of [`Functions`]; fields of structs; constants. Nothing is removed. To keep compiling, code
+//! constants, fields of structs, and functions with their fields in [`Functions`]. Nothing is removed. To keep compiling, code
 //! must write `..Functions::EMPTY`, start structs from their initializers and match unknown values.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
@@ -46,7 +46,7 @@ generated! {
     /// The functions as an `extern` block: a program that calls one of them does not start with a library that lacks it.
     #[cfg(nccl_linked)]
     pub mod linked = "linked.rs";
-    /// The functions as bindgen's run-time loaded struct, including the device API's functions.
+    /// The struct that bindgen generates for a library that is loaded at run time. It includes the device API's functions.
     ///
     /// A *field* is an `Err` if the library lacks the function. Use the fields: a method panics if its function is absent.
     #[cfg(feature = "dlopen")]

@@ -346,8 +346,9 @@ impl<T: Element> Window<T> {
     /// # Errors
     /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group. The window is then deregistered when that
     ///   call or group ends.
-    /// - [`Error::InvalidUsage`] after [`finalize`](Communicator::finalize), if work of this rank or another may still use the
-    ///   buffer, or if the group that registers the window has failed or has not ended.
+    /// - [`Error::InvalidUsage`] after [`finalize`](Communicator::finalize).
+    /// - [`Error::InvalidUsage`] if work of this rank or another may still use the buffer.
+    /// - [`Error::InvalidUsage`] if the group that registers the window has failed or has not ended.
     /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
     /// - [`Error::Nccl`].
     ///

@@ -58,8 +58,8 @@ pub enum LaunchError {
         detail: Box<str>,
     },
 
-    /// A rank called [`fail`](super::Launch::fail), exited or timed out during the exchange, could not begin to create its
-    /// communicator, or passed a communicator name that differs from rank 0's.
+    /// A rank failed during the exchange: it called [`fail`](super::Launch::fail), exited, timed out, could not begin to create
+    /// its communicator, or passed a communicator name that differs from rank 0's.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
         /// The rank that failed.

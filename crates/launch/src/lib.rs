@@ -37,8 +37,8 @@
 //! Each rank then begins to create its communicator, and reports to rank 0 whether this succeeded. A rank that calls
 //! [`Launch::fail`] joins and reports its failure. Rank 0 sends the outcome to all ranks, including ranks that join up to 30 s
 //! later. The outcome is that all have begun, or the first failure, which the other ranks return as an error. If only the port
-//! identifies the job, any process can report a failure. In this case, a failure reported before rank 0 sends the id counts only
-//! when no rank has been missing for 5 s. Until then, another process can join as the failed rank.
+//! identifies the job, any process can report a failure. Before rank 0 sends the id, it therefore accepts a report only 5 s after
+//! all ranks have joined, or earlier if a timeout expires in these 5 s. Until then, another process can join as the failed rank.
 //!
 //! Rank 0 refuses a connection that sends no complete hello within 5 s, or whose hello has another job id, another number of
 //! ranks, or the rank of a process that has joined. It logs a warning for each refused connection, and lists the reasons in its
@@ -50,10 +50,11 @@
 //! interfaces. An address of another host is an error. `0.0.0.0`, which only rank 0 may have, means all interfaces. If rank 0
 //! publishes its address, it listens on `127.0.0.1` if all ranks are on its host, otherwise on all interfaces.
 //!
-//! A message has a header of 8 bytes (`libnccl` and the protocol version, 4), a length as a little-endian number of 4 bytes, and
-//! a text of this length, at most 4096 bytes. A rank sends `hello`, then `begun` or `failed`. Rank 0 sends `accepted`, `id`, and
-//! the outcome, `begun` or `failed`; `missing` may replace `id` or the outcome. A rank with another protocol version gets
-//! `refused-for-good`, with the rank's version in the header. This message has the same form in all versions.
+//! A message consists of a header, a length and a text. The header has 8 bytes: `libnccl`, and one byte with the protocol
+//! version, which is 4. The length is a little-endian number of 4 bytes. The text has this length, at most 4096 bytes. A rank
+//! sends `hello`, then `begun` or `failed`. Rank 0 sends `accepted`, `id`, and the outcome, `begun` or `failed`; `missing` may
+//! replace `id` or the outcome. A rank with another protocol version gets `refused-for-good`, with the rank's version in the
+//! header. This message has the same form in all versions.
 //!
 //! | text | from | |
 //! |---|---|---|

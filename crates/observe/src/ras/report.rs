@@ -27,7 +27,7 @@ pub struct Report {
     /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_runtime_version: i64,
-    /// The newest CUDA version that the driver supports, in the same form; -1 if it is unknown.
+    /// The newest CUDA version that the driver supports, 13000 for 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_driver_version: i64,
     /// The local time of the process that replied, `YYYY-MM-DD hh:mm:ss`.
@@ -187,7 +187,7 @@ pub struct MissingStatus {
 pub struct Collection {
     /// The time in seconds that it took to query the processes.
     pub collection_time_sec: Option<f64>,
-    /// The number of processes that timed out, including the processes reached only through them.
+    /// The number of processes that timed out, or that can be reached only through such a process.
     pub timeouts_count: Option<u64>,
 }
 

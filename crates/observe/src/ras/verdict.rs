@@ -104,14 +104,17 @@ impl Verdict {
 /// | verdict | rule |
 /// |---|---|
 /// | dead, unresponsive, failed, incomplete | the last report shows it |
-/// | mismatched | the last report and at least three quarters of all show it (counters are not read at one instant) |
-/// | straggler | of two or more reports, at least three quarters show the rank behind the median by at least a quarter of the launches between two reports; half of the reports suffice if its counters are the same in the first and the last |
+/// | mismatched | the last report and at least three quarters of all reports show it (counters are not read at one instant) |
+/// | straggler | at least three quarters of two or more reports show the rank as behind; half of them suffice if the rank's counters are the same in the first report and the last |
 /// | frozen, idle | the counters of the first report and the last are equal |
 ///
-/// A report does not query all ranks at one instant. Ranks of a healthy job differ by the collectives launched during the query.
-/// There may be thousands if they are short. A report should therefore take less than a quarter of the time between two reports.
-/// A few reports within a second are enough to find stragglers. A job without progress for such a short time may be computing. To
-/// detect a frozen job, leave more time between the first and the last report.
+/// A report shows a rank as behind if the rank's number of launches of a collective is below the median. The difference must be
+/// at least a quarter of the launches of this collective between two successive reports.
+///
+/// A report does not query all ranks at one instant. The counters of a healthy job's ranks differ by the number of collectives
+/// launched during the query. With short collectives, the difference can be thousands. A report should therefore take less than a
+/// quarter of the time between two reports. A few reports within a second are enough to find stragglers. A job without progress
+/// for such a short time may be computing. To detect a frozen job, leave more time between the first and the last report.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let by_id: Vec<_> = reports.iter().map(by_id).collect();

@@ -246,8 +246,9 @@ impl Recorder {
     /// Writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`, on a dedicated thread. The
     /// signal's default action is disabled; handlers that the program installed before still run.
     ///
-    /// The environment variable `LIBNCCL_RECORDER_SIGNAL` selects a signal, `USR1` or `USR2`, that writes the file of
-    /// `LIBNCCL_RECORDER_FILE` as a timeout does. The signal is handled as soon as a communicator of the process is recorded.
+    /// Without this method, the environment variable `LIBNCCL_RECORDER_SIGNAL` can select a signal: `USR1` or `USR2`. When the
+    /// process receives this signal, it writes the file of `LIBNCCL_RECORDER_FILE`. The signal is handled as soon as a
+    /// communicator of the process is recorded.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;
