@@ -8,7 +8,6 @@ mod measure;
 mod output;
 mod pairs;
 mod parameters;
-mod picture;
 mod plot;
 mod start;
 mod statistics;

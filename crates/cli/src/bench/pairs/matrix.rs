@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::picture::{Area, FONT, label, picture, style};
+use crate::bench::plot::{Area, FONT, label, picture, style};
 use crate::bench::start::Job;
 use crate::bench::statistics::digits;
 use crate::output::in_line;
