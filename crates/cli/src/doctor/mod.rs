@@ -14,7 +14,6 @@ mod network;
 #[cfg(test)]
 #[path = "../../tests/unit/doctor.rs"]
 mod tests;
-mod values;
 mod variables;
 
 use std::io::Write;

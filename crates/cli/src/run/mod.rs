@@ -15,7 +15,6 @@
 mod machine;
 mod output;
 mod process;
-mod ranks;
 mod supervisor;
 
 use std::ffi::{OsStr, OsString};
