@@ -82,8 +82,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
 }
 
 fn read(path: &Path) -> Result<Side> {
-    let name = path.display().to_string();
-    let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
+    let (name, text) = (path.display().to_string(), file::read(path)?);
     // Other lines, such as warnings of MPI, may come before the table.
     let is_json = text.trim_ascii_start().starts_with(b"{");
     let report = if is_json { Report::from_json(&text) } else { read_nccl_tests(&text) };

@@ -32,9 +32,7 @@ pub(crate) struct PlotArguments {
 pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     let mut reports = vec![];
     for path in &arguments.files {
-        let name = path.display().to_string();
-        let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
-        let report = Report::from_json(&text).with_context(|| name)?;
+        let report = Report::from_json(file::read(path)?).with_context(|| path.display().to_string())?;
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         reports.push((name, report));
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use itertools::Itertools;
+use libnccl::internal::places;
 use libnccl_observe::variables::{RECORDER_FILE, RECORDER_SIGNAL};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -101,9 +102,13 @@ fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     if ranks.is_empty() { Err(problem) } else { Ok(ranks) }
 }
 
+/// Returns the directories of a process's threads in /proc.
+fn threads(id: i32) -> impl Iterator<Item = PathBuf> {
+    places::children(format!("/proc/{id}/task").as_ref())
+}
+
 fn children(id: i32) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let lists = threads(id).filter_map(|thread| fs::read_to_string(thread.join("children")).ok());
     lists.flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
@@ -148,9 +153,7 @@ impl Rank {
     /// Returns the recording if it was written after this time.
     fn file(&self, since: Duration) -> Option<PathBuf> {
         let (directory, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
-        let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
-        let mut files = files.filter(|file| is_recording(file, name));
-        files.find(|path| {
+        places::children(directory).filter(|file| is_recording(file, name)).find(|path| {
             // If it cannot be read, it is not complete yet.
             let head = file::read(path).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
             head.is_some_and(|head| {
@@ -169,15 +172,13 @@ fn is_recording(file: &Path, prefix: &OsStr) -> bool {
 
 fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     let mut entries = environment.split(|byte| *byte == 0);
-    let value = entries
-        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec))?;
-    Some(OsString::from_vec(value))
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// Returns whether a process has the thread that writes recordings. A forked child does not inherit it.
 fn has_thread(id: i32) -> bool {
-    let mut threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    threads.any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
+    threads(id).any(|thread| fs::read(thread.join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
 }
 
 #[cfg(test)]
