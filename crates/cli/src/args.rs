@@ -99,12 +99,9 @@ fn visible(command: &Command) -> Command {
 
 /// Disables completion with file names for an argument that is not a file: bash would offer files for numbers too.
 fn without_files(argument: &Arg) -> Arg {
-    let is_unknown = argument.get_value_hint() == ValueHint::Unknown;
-    let has_names = !argument.get_possible_values().is_empty();
-    match argument.get_action().takes_values() && is_unknown && !has_names {
-        true => argument.clone().value_hint(ValueHint::Other),
-        false => argument.clone(),
-    }
+    let is_free = argument.get_action().takes_values() && argument.get_possible_values().is_empty();
+    let has_hint = argument.get_value_hint() != ValueHint::Unknown;
+    if is_free && !has_hint { argument.clone().value_hint(ValueHint::Other) } else { argument.clone() }
 }
 
 pub(crate) fn man(directory: &Path, command: Command) -> Result<ExitCode> {

@@ -54,8 +54,7 @@ enum Action {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let valid = seconds.filter(|seconds| !seconds.is_zero());
-    valid.ok_or_else(|| "expected a number of seconds above 0".into())
+    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
 const PROBLEM: u8 = 3;
@@ -97,23 +96,20 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
                     writeln!(stdout())?;
                 }
             }
-            Err(error) if is_absence(&error) => {
-                let problem = error.to_string();
-                if problem != absent {
-                    anstream::eprintln!("{} waiting: {}", now(), in_line(&problem));
+            Err(error) => match error.downcast()? {
+                // The job has not started yet, ends, or does not respond.
+                error @ (RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }) => {
+                    let problem = error.to_string();
+                    if problem != absent {
+                        anstream::eprintln!("{} waiting: {}", now(), in_line(&problem));
+                    }
+                    absent = problem;
+                    thread::sleep(interval.min(MAX_INTERVAL));
                 }
-                absent = problem;
-                thread::sleep(interval.min(MAX_INTERVAL));
-            }
-            Err(error) => return Err(error),
+                error => return Err(error.into()),
+            },
         }
     }
-}
-
-/// Returns whether the error means that a job has not started yet, ends, or does not respond.
-fn is_absence(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref();
-    matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
 }
 
 /// A report, and the time when it was printed.
@@ -175,8 +171,7 @@ fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, D
 /// Returns the time from this report to the next: three times the duration of the report, as verdicts on stragglers require.
 fn interval(report: &Report) -> Duration {
     let seconds = report.ras.collection_time_sec.unwrap_or_default();
-    let interval = Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default();
-    interval.clamp(INTERVAL, MAX_INTERVAL)
+    Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default().clamp(INTERVAL, MAX_INTERVAL)
 }
 
 /// The reports of some time, of which the last one is shown, and the verdicts.

@@ -48,8 +48,7 @@ impl Data {
 
     /// Returns the pattern of a buffer that has not received anything. It differs from all sent data and results.
     pub(crate) fn untouched(&self) -> Pattern {
-        let element = self.arithmetic.integer(-1);
-        Pattern::new(self.arithmetic, |_| element)
+        Pattern::new(self.arithmetic, |_| self.arithmetic.integer(-1))
     }
 
     fn value(&self, rank: usize, index: usize) -> i64 {

@@ -359,10 +359,6 @@ impl Pairs {
         problems
     }
 
-    fn title(&self) -> String {
-        format!("{} ranks ({}), NCCL {}", self.links.len(), in_line(&self.launch), in_line(&self.library))
-    }
-
     fn each(&self) -> impl Iterator<Item = (usize, usize, &Link)> + Clone {
         self.links.iter().enumerate().flat_map(|(from, row)| {
             row.iter().enumerate().filter_map(move |(to, link)| Some((from, to, link.as_ref()?)))
@@ -452,7 +448,8 @@ fn draw(pairs: &Pairs) -> Result<String> {
     let cell = (WIDTH / ranks).max(6);
     let width = SIDE + cell * ranks + 2 * MARGIN;
     picture((2 * width as u32, (HEAD + cell * ranks + FOOT) as u32), |area| {
-        label(area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
+        let title = format!("{ranks} ranks ({}), NCCL {}", in_line(&pairs.launch), in_line(&pairs.library));
+        label(area, title, (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
         let (left, right) = area.split_horizontally(width);
         let bandwidth = Map {
             title: format!("Bandwidth of {} bytes", pairs.bytes),
@@ -482,8 +479,7 @@ impl Map<'_> {
         let turned = style(13, (HPos::Center, VPos::Center)).transform(FontTransform::Rotate270);
         area.draw(&Text::new("from rank", (MARGIN + 2, HEAD + side / 2), turned))?;
         // As many labels as there is room for.
-        let step = (26 / cell + 1) as usize;
-        for rank in (0..links.len()).step_by(step) {
+        for rank in (0..links.len()).step_by((26 / cell + 1) as usize) {
             let middle = cell * rank as i32 + cell / 2;
             let text = rank.to_string();
             label(area, text.clone(), (left + middle, HEAD - 6), 13, (HPos::Center, VPos::Bottom))?;

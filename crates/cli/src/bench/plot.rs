@@ -121,8 +121,7 @@ const MARGIN: u32 = 14;
 
 /// Draws series, at least one with a point.
 fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
-    let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
-    picture((WIDTH, height), |area| {
+    picture((WIDTH, HEIGHT + LINE * series.len() as u32 + MARGIN), |area| {
         let (charts, legend) = area.split_vertically(HEIGHT);
         let (left, right) = charts.split_horizontally(WIDTH / 2);
         chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;

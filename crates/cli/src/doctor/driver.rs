@@ -230,8 +230,7 @@ fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> O
     if !is_used || !library.is_some_and(|library| library.file.variables.contains("NCCL_MNNVL_ENABLE")) {
         return None;
     }
-    let names = system.names(IMEX);
-    let mut channels = names.iter().filter(|name| name.starts_with("channel"));
+    let mut channels = system.names(IMEX).into_iter().filter(|name| name.starts_with("channel"));
     let advice = "give the container a channel of IMEX (a ComputeDomain in Kubernetes), or set NCCL_MNNVL_ENABLE=0 and do without \
                   NVLink between machines";
     let Some(first) = channels.next() else {

@@ -99,8 +99,7 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("ras", vec![network::ras(&settings)]),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
-    let sections = sections.map(|(name, findings)| Section { name, findings }).collect();
-    Report::new(search, driver, sections)
+    Report::new(search, driver, sections.map(|(name, findings)| Section { name, findings }).collect())
 }
 
 /// The version of the JSON. It changes if a field is removed or changes its meaning.

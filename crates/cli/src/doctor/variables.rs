@@ -97,8 +97,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
 /// Returns the known name that is most similar to `name`, if any is similar.
 pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let stem = |name: &str| {
-        let name = name.to_ascii_uppercase();
-        name.trim_start_matches("LIB").trim_start_matches("NCCL_").to_owned()
+        name.to_ascii_uppercase().trim_start_matches("LIB").trim_start_matches("NCCL_").to_owned()
     };
     let wanted = stem(name);
     let likeness = |candidate: &String| strsim::normalized_damerau_levenshtein(&wanted, &stem(candidate));

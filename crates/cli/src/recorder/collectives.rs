@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use itertools::Itertools;
 
-use super::finding::{Agreement, Finding, Kind, name_ranks, ranks_have};
+use super::finding::{Agreement, Finding, Kind, name_ranks, ranks_have, usual};
 use super::recording::{Job, Rank, Record};
 
 /// The ranks' calls of a collective.
@@ -35,19 +35,13 @@ pub(super) fn divergence(job: &Job) -> Option<Finding> {
     let following = following.filter(|(_, (next, _))| number.checked_add(1) == Some(*next));
     let following: Calls<'_> = following.map(|(rank, (_, call))| (rank, call)).collect();
     let calls: Calls<'_> = calls.into_iter().collect();
-    let usual = usual(&calls)?;
+    let usual = usual(calls.values().copied(), identity)?;
     let finding = match calls.values().all(|call| is_same(call, usual)) {
         true => count_differs(job, number, usual, &calls),
         false => call_differs(job, number, usual, &calls, &following),
     };
-    let agreement = agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
-    Some(Finding { collective: Some(number), last_agreement: agreement, ..finding })
-}
-
-/// Returns the call of most ranks; in a tie, the call of the lowest rank.
-fn usual<'a>(calls: &Calls<'a>) -> Option<&'a Record> {
-    let votes = calls.values().map(|call| identity(call)).counts();
-    calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
+    let last_agreement = agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
+    Some(Finding { collective: Some(number), last_agreement, ..finding })
 }
 
 /// The properties that all ranks' calls of one collective share: operation, type, root, and number of elements.
@@ -55,8 +49,7 @@ type Identity<'a> = (&'a str, Option<&'a str>, Option<usize>, Option<[u64; 2]>);
 
 fn identity(call: &Record) -> Identity<'_> {
     // In vector collectives, the numbers of elements differ between ranks.
-    let is_vector = call.kind().ends_with("_v");
-    let elements = (!is_vector).then_some([call.sent, call.received]);
+    let elements = Some([call.sent, call.received]).filter(|_| !call.kind().ends_with("_v"));
     (call.kind(), call.data_type.as_deref(), call.peer, elements)
 }
 

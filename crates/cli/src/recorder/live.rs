@@ -132,7 +132,10 @@ impl Rank {
         let file = PathBuf::from(value(RECORDER_FILE)?);
         let status = fs::read_to_string(format!("/proc/{id}/status"))
             .with_context(|| format!("the status of process {id} cannot be read"))?;
-        let problem = match (has_bit(&status, "SigCgt:", signal.as_raw() - 1), has_thread(id)) {
+        // The thread that writes recordings, which a forked child does not inherit.
+        let is_writer = |name: Vec<u8>| name == b"libnccl-signal\n";
+        let has_writer = threads(id).any(|thread| fs::read(thread.join("comm")).is_ok_and(is_writer));
+        let problem = match (has_bit(&status, "SigCgt:", signal.as_raw() - 1), has_writer) {
             (true, true) => None,
             (true, false) => Some("handles its signal, but not to write recordings"),
             (false, _) => Some("does not handle its signal, which would end it"),
@@ -146,8 +149,8 @@ impl Rank {
         }
         let directory = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
         let own_id = field(&status, "NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok());
-        let own_id = own_id.unwrap_or(id.unsigned_abs());
-        Ok(Self { id, process, signal, prefix: directory.join(file), own_id })
+        let (prefix, own_id) = (directory.join(file), own_id.unwrap_or(id.unsigned_abs()));
+        Ok(Self { id, process, signal, prefix, own_id })
     }
 
     /// Returns the recording if it was written after this time.
@@ -174,11 +177,6 @@ fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     Some(OsString::from_vec(value.to_vec()))
-}
-
-/// Returns whether a process has the thread that writes recordings. A forked child does not inherit it.
-fn has_thread(id: i32) -> bool {
-    threads(id).any(|thread| fs::read(thread.join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use itertools::Itertools;
 use serde::Serialize;
 
 use crate::{file, output};
-use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
+use finding::{Finding, Kind, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
 #[derive(Debug, Subcommand)]
@@ -162,18 +162,9 @@ fn different_libraries(job: &Job) -> Option<String> {
 }
 
 fn missing_ranks(job: &Job) -> Option<Finding> {
-    let count = job.size - job.ranks.len();
-    if count == 0 {
-        return None;
-    }
-    let missing: Vec<usize> = job.missing().flatten().take(NAMED).collect();
-    let (names, size) = (name_first_ranks(&missing, count), job.size);
-    let problem = format!("there is no recording of {names} of {size}: dead, or none was requested");
-    let more_ranks = count - missing.len();
-    Some(Finding {
-        more_ranks,
-        ..Finding::new(&job.id, Kind::MissingRank, missing, problem, job.open_calls())
-    })
+    let (missing, size) = (job.missing().flatten(), job.size);
+    let finding = |count| Finding::missing(&job.id, "recording", missing, count, size, job.open_calls());
+    Some(size - job.ranks.len()).filter(|count| *count > 0).map(finding)
 }
 
 /// Returns the call that has not returned on some ranks, although no rank is missing in it.

@@ -157,7 +157,12 @@ pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
             Err(error) => all.leave_out(error, is_named, true)?,
             Ok(text) => match parse(&text, &path) {
                 Ok(own) => parsed.push((path, is_named, own)),
-                Err(error) => all.leave_out(error, is_named, !is_foreign(&text))?,
+                Err(error) => {
+                    // Complete JSON of another kind is no recording of the job.
+                    let value = serde_json::from_slice::<Value>(&text);
+                    let is_foreign = value.is_ok_and(|value| value["format"] != FORMAT);
+                    all.leave_out(error, is_named, !is_foreign)?;
+                }
             },
         }
     }
@@ -220,11 +225,6 @@ fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
     let is_earlier =
         |group: &usize| newest.zip(written.get(group)).is_some_and(|(begun, last)| *last < begun);
     groups.iter().map(is_earlier).collect()
-}
-
-/// Returns whether a text is complete JSON of another kind.
-fn is_foreign(text: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(text).is_ok_and(|value| value["format"] != FORMAT)
 }
 
 fn is_json(path: &Path) -> bool {

@@ -34,8 +34,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     for job in jobs {
         for (rank, recorded) in &job.ranks {
             if let Some(record) = recorded.open_call() {
-                let wait = Wait { job, rank: *rank, record };
-                waits.entry(caller(&several, *rank, recorded)).or_insert(wait);
+                waits.entry(caller(&several, *rank, recorded)).or_insert(Wait { job, rank: *rank, record });
             }
         }
     }

@@ -101,8 +101,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             let (_, program) = arguments.cpu_and_program();
             let (program, parameters) =
                 program.split_first().context("no program after the directory of --cpu")?;
-            let error = Command::new(program).args(parameters).env_remove(ROLE).exec();
-            Err(error).with_context(|| format!("cannot start {}", program.display()))
+            Err(Command::new(program).args(parameters).env_remove(ROLE).exec())
+                .with_context(|| format!("cannot start {}", program.display()))
         }
         _ => bail!("invalid {ROLE}={}; nccl run sets it for its own processes", role.display()),
     }

@@ -76,9 +76,9 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                     if is_read && !arguments.inherit {
                         ranks.ends(first).iter().for_each(|end| say(end));
                     }
-                    let left_behind: Vec<Pid> = ranks.running().map(|(_, pid)| pid).collect();
-                    sweep(&left_behind);
-                    ranks.close();
+                    sweep(&ranks.running().map(|(_, pid)| pid).collect_vec());
+                    // No output is waited for after the output that is already available.
+                    ranks.open = None;
                 }
                 Action::Wait(time) => deadline = Some(Instant::now() + time),
                 Action::Exit(status) => return problem.map_or(Ok(status.into()), Err),
@@ -223,7 +223,9 @@ impl<'a> Ranks<'a> {
     /// Must be called on the main thread: the kernel kills the ranks when the *thread* that started them exits.
     fn start(&mut self, attempt: u32, rank: usize) -> Result<()> {
         if rank == 0 {
-            self.port = free_port().context("no port is free")?;
+            // Another program may take the port before rank 0 does.
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
+            self.port = free.context("no port is free")?.port();
             self.ranks.clear();
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
@@ -280,11 +282,6 @@ impl<'a> Ranks<'a> {
             output.copy(from, |error| drop(reports.send(Report::CannotPrint(error))));
             drop(open);
         })
-    }
-
-    /// Stops waiting for output after the output that is already available.
-    fn close(&mut self) {
-        self.open = None;
     }
 
     fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
@@ -409,9 +406,4 @@ fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
     let printed = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let printed = printed.and_then(|printed| String::from_utf8(printed).ok()).unwrap_or_default();
     env::split_paths(printed.trim_end()).filter(|path| path.is_dir()).collect()
-}
-
-/// Returns a free port of this host. Another program may take it before rank 0 does.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -380,29 +380,25 @@ impl Registrations {
     /// Registers the buffers of each rank, if requested. For windows, all ranks must call this.
     pub(crate) fn new(ranks: &Ranks, buffers: &mut [Buffers], register: Register) -> Result<Self> {
         let (mut local, mut windows) = (vec![], vec![]);
+        let buffers = ranks.members.iter().zip(buffers).flat_map(|(member, buffers)| {
+            [&mut buffers.send, &mut buffers.recv].map(|buffer| (member, buffer))
+        });
         match register {
             Register::None => {}
             Register::Local => {
-                for (member, buffers) in ranks.members.iter().zip(buffers) {
-                    for buffer in [&mut buffers.send, &mut buffers.recv] {
-                        local.push(member.communicator.register(buffer.allocation()?)?);
-                    }
+                for (member, buffer) in buffers {
+                    local.push(member.communicator.register(buffer.allocation()?)?);
                 }
             }
-            Register::Symmetric => {
-                ranks.nccl.try_group(|group| {
-                    for (member, buffers) in ranks.members.iter().zip(buffers) {
-                        member.memory.make_current()?;
-                        for buffer in [&mut buffers.send, &mut buffers.recv] {
-                            let (buffer, flags) = (buffer.allocation()?, WindowFlags::COLL_SYMMETRIC);
-                            // SAFETY: the size follows from the parameters, which are the same on all ranks.
-                            windows
-                                .push(unsafe { group.register_window(&member.communicator, buffer, flags) }?);
-                        }
-                    }
-                    anyhow::Ok(())
-                })?;
-            }
+            Register::Symmetric => ranks.nccl.try_group(|group| {
+                for (Rank { communicator, memory, .. }, buffer) in buffers {
+                    memory.make_current()?;
+                    let (buffer, flags) = (buffer.allocation()?, WindowFlags::COLL_SYMMETRIC);
+                    // SAFETY: the size follows from the parameters, which are the same on all ranks.
+                    windows.push(unsafe { group.register_window(communicator, buffer, flags) }?);
+                }
+                anyhow::Ok(())
+            })?,
         }
         Ok(Self { local, windows })
     }

@@ -3,6 +3,7 @@
 pub(crate) mod memory;
 pub(crate) mod ranks;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -223,9 +224,10 @@ impl<'w> Work<'w> {
 
     /// Returns the comparison of each rank's result; `None` if results are not to be checked.
     fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
-        let mut last = None;
+        let mut last: Option<Vec<Comparison>> = None;
         for check in 0..case.parameters.procedure.check {
-            if check > 0 && self.any_wrong(&last)? {
+            let counts: Vec<_> = last.iter().flatten().map(|comparison| comparison.wrong).collect();
+            if check > 0 && self.ranks.gather(&counts)?.iter().any(|count| *count > 0) {
                 break;
             }
             let data = self.data(case.parameters, seed + check as usize);
@@ -243,11 +245,6 @@ impl<'w> Work<'w> {
         Ok(last)
     }
 
-    fn any_wrong(&mut self, own: &Option<Vec<Comparison>>) -> Result<bool> {
-        let counts: Vec<_> = own.iter().flatten().map(|comparison| comparison.wrong).collect();
-        Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
-    }
-
     fn fill(&mut self, case: Case<'_>, data: &Data) -> Result<()> {
         self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
     }
@@ -256,7 +253,9 @@ impl<'w> Work<'w> {
     ///
     /// As in nccl-tests, iterations move through the buffers, so that their data is not in a cache.
     fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
-        self.ranks.count_operation();
+        if let Some(count) = &self.ranks.operations {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         let Case { parameters, shape, in_place } = case;
         let (total, operations) = (shape.total(), operations as usize);
         let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, ensure};
 use bytemuck::cast_slice;
@@ -46,7 +46,8 @@ pub(crate) struct Rank {
 pub(crate) struct Ranks {
     pub(crate) nccl: Nccl,
     pub(crate) members: Vec<Rank>,
-    operations: Option<Arc<AtomicU64>>,
+    /// See [`Job::operations`].
+    pub(crate) operations: Option<Arc<AtomicU64>>,
 }
 
 impl Ranks {
@@ -86,13 +87,6 @@ impl Ranks {
 
     pub(crate) fn first(&self) -> usize {
         self.members.first().map_or(0, |member| member.communicator.rank())
-    }
-
-    #[inline]
-    pub(crate) fn count_operation(&self) {
-        if let Some(count) = &self.operations {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
@@ -146,8 +140,7 @@ impl Ranks {
     }
 
     pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
+        self.gather(&self.members.iter().map(describe).collect::<Result<Vec<_>>>()?)
     }
 
     pub(crate) fn destroy(mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 pub(crate) mod report;
 mod table;
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use super::start::Job;
 use crate::nccl_file::{self, NcclFile};
 use crate::{file, library, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
-use table::{Table, Usage};
+use table::Usage;
 
 const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
     out_of_place_time_us,out_of_place_algbw,out_of_place_busbw,out_of_place_wrong,\
@@ -39,7 +39,8 @@ pub(crate) struct Output {
 }
 
 struct Written {
-    table: Option<Table<Box<dyn Write + Send>>>,
+    /// The stream that the table is written to.
+    table: Option<Box<dyn Write + Send>>,
     report: Report,
     progress: ProgressBar,
 }
@@ -92,10 +93,10 @@ impl Output {
             parameters: parameters.report(),
             ..Report::default()
         };
-        let mut table = self.has_table().then(|| Table::new(output::stdout()));
+        let mut table = self.has_table().then(output::stdout);
         if let Some(table) = &mut table {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
-            table.head(&library, &report.library, parameters, ranks)?;
+            table::head(table, &library, &report.library, parameters, ranks)?;
         }
         *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
@@ -130,7 +131,7 @@ impl Output {
         progress.suspend(|| -> Result<()> {
             if let Some(table) = table {
                 let columns = measurements.map(|measurement| measurement?.columns);
-                table.row(parameters, &row, columns, &wrong)?;
+                table::row(table, parameters, &row, columns, &wrong)?;
             }
             if self.csv == Some(None) { write(&None, &csv_line(&row)) } else { Ok(()) }
         })?;
@@ -173,7 +174,8 @@ impl Written {
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);
         self.report.average_bus_bandwidth = bandwidths / measured.len().max(1) as f64;
         let wrong: Option<u64> = measured.iter().filter_map(|measured| measured.wrong).reduce(|a, b| a + b);
-        let table = self.table.map_or(Ok(()), |table| table.foot(&self.report, wrong, usage));
+        let table =
+            self.table.map_or(Ok(()), |mut table| table::foot(&mut table, &self.report, wrong, usage));
         let is_right = wrong.is_none_or(|wrong| wrong == 0);
         if let Some(wrong @ 1..) = wrong {
             output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
@@ -209,11 +211,7 @@ pub(crate) fn exit_code(is_good: bool) -> ExitCode {
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
         Some(file) => file::write(file, text.as_bytes()),
-        None => {
-            let mut stdout = output::stdout();
-            stdout.write_all(text.as_bytes())?;
-            Ok(stdout.flush()?)
-        }
+        None => Ok(output::stdout().write_all(text.as_bytes())?),
     }
 }
 
@@ -248,14 +246,9 @@ fn csv_line(row: &Row) -> String {
 
 /// Returns a progress bar for this many rows or other units, shown if stderr is a terminal; `None` for an unlimited number.
 pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
-    let target = if stderr().is_terminal() {
-        ProgressDrawTarget::stderr_with_hz(10)
-    } else {
-        ProgressDrawTarget::hidden()
-    };
     let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::with_draw_target(rows, target).with_style(style);
+    let bar = ProgressBar::with_draw_target(rows, ProgressDrawTarget::stderr_with_hz(10)).with_style(style);
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(200));
     }
