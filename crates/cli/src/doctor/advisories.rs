@@ -88,16 +88,6 @@ fn series(driver: &Driver) -> Option<u32> {
     driver.module.as_ref()?.split('.').next()?.parse().ok()
 }
 
-/// Returns the facts that conditions depend on and that are unknown.
-fn unknown(driver: &Driver) -> Vec<&'static str> {
-    let facts = [
-        ("the driver's version", series(driver).is_none()),
-        ("the driver's CUDA", driver.cuda.is_none()),
-        ("the names of the GPUs", driver.models.is_empty()),
-    ];
-    facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
-}
-
 impl Advisory {
     /// Returns whether the advisory holds. Conditions on unknown facts count as `if_unknown`.
     fn holds(&self, examined: &Examined, version: Version, if_unknown: bool) -> bool {
@@ -151,7 +141,13 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided = undecided.map(|advisory| &advisory.id).join(", ");
     if !undecided.is_empty() {
-        let unknown = unknown(examined.driver).join(", ");
+        let driver = examined.driver;
+        let facts = [
+            ("the driver's version", series(driver).is_none()),
+            ("the driver's CUDA", driver.cuda.is_none()),
+            ("the names of the GPUs", driver.models.is_empty()),
+        ];
+        let unknown = facts.into_iter().filter(|(_, is_unknown)| *is_unknown).map(|(fact, _)| fact).join(", ");
         findings.push(Finding::warning(
             format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",

@@ -1,13 +1,11 @@
 //! `nccl recorder`: compares what the ranks of a job have recorded.
 
-mod collectives;
+mod calls;
 mod finding;
 mod live;
-mod point_to_point;
 mod pytorch;
 mod recording;
 mod timeline;
-mod waits;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -131,13 +129,13 @@ fn print(jobs: &[Job], findings: &[Finding]) -> Result<()> {
 fn compare(jobs: &[Job]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = jobs.iter().filter_map(missing_ranks).collect();
     // A circular wait causes missing calls and unmatched sends and receives.
-    if let Some(circular) = waits::circular(jobs) {
+    if let Some(circular) = calls::circular(jobs) {
         findings.push(circular);
         return findings;
     }
     for job in jobs {
-        let collective = collectives::divergence(job);
-        let unmatched = point_to_point::divergences(job);
+        let collective = calls::different_collective(job);
+        let unmatched = calls::unmatched(job);
         if collective.is_none() && unmatched.is_empty() && job.ranks.len() == job.size {
             findings.extend(not_completed(job));
         }

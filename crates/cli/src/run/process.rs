@@ -80,10 +80,6 @@ pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
-pub(super) fn is_stopped(pid: i32) -> bool {
-    state_and_parent(pid).is_some_and(|(state, _)| state == "T")
-}
-
 /// Returns the state of a process as reported by the kernel, such as `D (disk sleep)`.
 pub(super) fn state(pid: Pid) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

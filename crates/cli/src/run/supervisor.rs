@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use super::RunArguments;
 use super::machine::{Action, Event, Machine};
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, exit_code, has_exited, is_stopped, requests_the_end, spawn, this_program};
+use super::process::{self, ROLE, exit_code, has_exited, requests_the_end, spawn, this_program};
 use crate::{output, preload};
 
 /// The time after which the ranks are stopped when the front is.
@@ -125,7 +125,7 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
         let mut was_stopped = false;
         loop {
             thread::sleep(LOOK_INTERVAL);
-            if is_stopped(front) != was_stopped {
+            if process::state_and_parent(front).is_some_and(|(state, _)| state == "T") != was_stopped {
                 was_stopped = !was_stopped;
                 let _ = to_reports.send(Report::Event(Event::FrontStopped(was_stopped)));
             }
@@ -167,9 +167,6 @@ struct Rank {
     /// The last signal that it was sent to end it.
     sent: Option<Signal>,
 }
-
-/// The exit status of a rank, if it has exited, and the last signal that it was sent before.
-type End = (Option<ExitStatus>, Option<Signal>);
 
 impl Rank {
     fn pid(&self) -> Pid {
@@ -301,7 +298,7 @@ impl<'a> Ranks<'a> {
         if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
         }
-        let mut ways: Vec<(End, Vec<usize>)> = vec![];
+        let mut ways: Vec<(_, Vec<usize>)> = vec![];
         for (number, rank) in self.ranks.iter().enumerate().filter(|(number, _)| Some(*number) != except) {
             let end = (rank.status, rank.sent.filter(|_| rank.status.is_some()));
             match ways.iter_mut().find(|(known, _)| *known == end) {

@@ -23,8 +23,7 @@ pub(super) fn head(
     parameters: &Parameters,
     ranks: &[Description],
 ) -> Result<()> {
-    let &Parameters { threads, ranks_per_thread, gpus, min_bytes, max_bytes, step, unalign, .. } =
-        parameters;
+    let &Parameters { threads, ranks_per_thread, gpus, min_bytes, max_bytes, step, unalign, .. } = parameters;
     let Procedure { iters, agg_iters, warmup_iters, check, cudagraph, .. } = parameters.procedure;
     let (step, unit) = match step {
         Step::Factor(factor) => (factor, "factor"),
@@ -32,8 +31,7 @@ pub(super) fn head(
     };
     let Library { file, stand_in, .. } = library;
     let file = file.as_ref().map(|file| format!("NCCL's file: {file}"));
-    let driver =
-        stand_in.as_ref().map(|file| format!("CUDA driver: {file}, {EMULATION}, devices: {gpus}"));
+    let driver = stand_in.as_ref().map(|file| format!("CUDA driver: {file}, {EMULATION}, devices: {gpus}"));
     writeln!(out, "# nccl {} with NCCL {name}", env!("CARGO_PKG_VERSION"))?;
     file.iter().chain(&driver).try_for_each(|line| writeln!(out, "# {line}"))?;
     writeln!(out, "# Collective test starting: {}", parameters.benchmark)?;
@@ -47,9 +45,7 @@ pub(super) fn head(
         Blocking::None => None,
         Blocking::Barrier => Some("wait and barrier after each iteration"),
         Blocking::Wait => Some("wait after each iteration, no barrier"),
-        Blocking::UncountedBarrier => {
-            Some("wait and barrier after each iteration; time excludes barrier")
-        }
+        Blocking::UncountedBarrier => Some("wait and barrier after each iteration; time excludes barrier"),
     };
     blocking.iter().try_for_each(|how| writeln!(out, "# Blocking Enabled: {how}"))?;
     let Columns { per_iter_timing, per_iter_skip: skipped, .. } = parameters.columns;
@@ -133,7 +129,12 @@ pub(super) fn row(
 }
 
 /// Writes the sums. `wrong` is the number of mismatches; `None` if results were not checked.
-pub(super) fn foot(out: &mut impl Write, report: &Report, wrong: Option<u64>, usage: Option<Usage>) -> Result<()> {
+pub(super) fn foot(
+    out: &mut impl Write,
+    report: &Report,
+    wrong: Option<u64>,
+    usage: Option<Usage>,
+) -> Result<()> {
     let verdict = match wrong {
         Some(0) => "0 OK".into(),
         // The number of results with mismatches, which nccl-tests counts instead of the mismatches.
