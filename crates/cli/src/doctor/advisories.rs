@@ -147,7 +147,8 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
             ("the driver's CUDA", driver.cuda.is_none()),
             ("the names of the GPUs", driver.models.is_empty()),
         ];
-        let unknown = facts.into_iter().filter(|(_, is_unknown)| *is_unknown).map(|(fact, _)| fact).join(", ");
+        let unknown =
+            facts.into_iter().filter(|(_, is_unknown)| *is_unknown).map(|(fact, _)| fact).join(", ");
         findings.push(Finding::warning(
             format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",
