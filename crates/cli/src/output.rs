@@ -95,7 +95,6 @@ pub(crate) fn in_lines(text: &str) -> Cow<'_, str> {
     escape(text, |character| matches!(character, '\n' | '\t'))
 }
 
-/// Returns a text of XML or HTML.
 pub(crate) fn in_xml(text: &str) -> String {
     in_lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

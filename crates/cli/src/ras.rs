@@ -63,7 +63,6 @@ const PROBLEM: u8 = 3;
 const INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLING: Duration = Duration::from_millis(900);
 
-/// The maximum time between two reports, even if they take long.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
 const MAX_VERDICTS: usize = 32;

@@ -7,7 +7,6 @@ use std::str::FromStr;
 /// The maximum number of ranks, more than one host can use.
 pub(crate) const MAX_RANKS: usize = 1024;
 
-/// Returns a parser for whole numbers in a range.
 pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: Copy + FromStr + PartialOrd + Display,

@@ -140,7 +140,6 @@ pub(crate) struct Pattern {
     bytes: Vec<u8>,
 }
 
-/// The number of elements after which a pattern repeats.
 pub(crate) const PERIOD: usize = 1021;
 
 /// The number of elements to copy at a time, a multiple of the period, so that a large buffer needs no full-size copy.

@@ -162,7 +162,6 @@ impl Parameters {
         Ok(Shape::new(self.benchmark, bytes / element_size, element_size, self.ranks))
     }
 
-    /// Returns the sizes in bytes, in ascending order.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let Self { min_bytes, step, .. } = *self;
         let max_bytes = self.largest();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Examined;
 use super::driver::Driver;
-use super::finding::{Finding, Level, Text};
+use super::finding::{Finding, Level, Text, or_ok};
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
@@ -154,11 +154,7 @@ pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
             "run `nccl doctor` where the job is to run, and as the job does",
         ));
     }
-    if findings.is_empty() {
-        findings
-            .push(Finding::ok(format!("none of {} known faults concerns NCCL {release} here", ALL.len())));
-    }
-    findings
+    or_ok(findings, || format!("none of {} known faults concerns NCCL {release} here", ALL.len()))
 }
 
 #[cfg(test)]

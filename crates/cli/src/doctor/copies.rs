@@ -10,7 +10,7 @@ use libnccl::internal::places::{
     self, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, IN_PACKAGES, NAMES,
 };
 
-use super::finding::Finding;
+use super::finding::{Finding, or_ok};
 use super::library::Library;
 use crate::nccl_file::{NcclFile, hash};
 use crate::system::System;
@@ -101,10 +101,7 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         let advice = "let all users of NCCL in the process load the same file";
         findings.push(Finding::warning(format!("also in this process: {others}"), advice));
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok("no other copy"));
-    }
-    findings
+    or_ok(findings, || "no other copy".into())
 }
 
 /// Returns the directories of Python packages: of active environments, of conda environments, of the user and of the system.

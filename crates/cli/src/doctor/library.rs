@@ -16,7 +16,6 @@ use super::finding::{Finding, Text};
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::{Cuda, NcclFile};
 
-const NOT_FOUND: &str = "no NCCL library could be loaded";
 /// The advice if the process that loads libraries could not be started.
 pub(super) const NOT_STARTED: &str = "mount /proc, and run `nccl doctor` again";
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
@@ -96,7 +95,9 @@ impl Search {
                 (Some(nccl), None, rejected)
             }
             // The error's own text repeats the attempts.
-            Err(LoadError::NotFound { attempts }) => (None, Some(NOT_FOUND.into()), attempts.to_vec()),
+            Err(LoadError::NotFound { attempts }) => {
+                (None, Some("no NCCL library could be loaded".into()), attempts.to_vec())
+            }
             Err(error) => (None, Some(error.to_string()), Vec::new()),
         };
         let by_variable = attempts.iter().any(is_named_by_variable).then_some(Named::Variable);

@@ -11,7 +11,7 @@ use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
 use itertools::Itertools;
 
-use super::finding::Finding;
+use super::finding::{Finding, or_ok};
 use super::{Examined, network};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Setting, Settings, integer, taken_literally};
@@ -128,11 +128,10 @@ pub(super) fn files(
             ),
         });
     }
-    if findings.is_empty() {
-        let paths: Vec<_> = settings.files.iter().map(|file| file.path.display().to_string()).collect();
-        findings.push(Finding::ok(format!("none: no {}", paths.join(", no "))));
-    }
-    findings
+    or_ok(findings, || {
+        let paths = settings.files.iter().map(|file| file.path.display());
+        format!("none: no {}", paths.format(", no "))
+    })
 }
 
 /// Returns the findings about a file. The library did not read the names in `unread`.
@@ -187,7 +186,6 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
 
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
-const FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The integer variables without a default in the table.
 const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
 
@@ -270,7 +268,7 @@ impl Examined<'_> {
         }
         match name {
             "NCCL_DEBUG" => word(value, &["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN", "NONE"], true),
-            "NCCL_SOCKET_FAMILY" | "NCCL_IB_ADDR_FAMILY" => word(value, &FAMILIES, false),
+            "NCCL_SOCKET_FAMILY" | "NCCL_IB_ADDR_FAMILY" => word(value, &["AF_INET", "AF_INET6"], false),
             "NCCL_LAUNCH_MODE" => word(value, &["PARALLEL", "GROUP"], true),
             "NCCL_CHECK_MODE" => word(value, &["DEFAULT", "DEBUG_LOCAL", "DEBUG_GLOBAL"], true),
             "NCCL_P2P_LEVEL" | "NCCL_NET_GDR_LEVEL" | "NCCL_NET_MERGE_LEVEL" => level(value),

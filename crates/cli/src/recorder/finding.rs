@@ -21,7 +21,6 @@ pub(super) struct Finding {
     /// The number of the collective at which they diverged; `null` for point-to-point operations.
     pub(super) collective: Option<u64>,
     pub(super) problem: String,
-    /// The ranks' calls at this point, if any.
     pub(super) calls: Vec<Call>,
     pub(super) last_agreement: Option<Agreement>,
 }

@@ -102,7 +102,6 @@ fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     if ranks.is_empty() { Err(problem) } else { Ok(ranks) }
 }
 
-/// Returns the directories of a process's threads in /proc.
 fn threads(id: i32) -> impl Iterator<Item = PathBuf> {
     places::children(format!("/proc/{id}/task").as_ref())
 }

@@ -34,7 +34,6 @@ struct Recording {
     communicators: Vec<Communicator>,
 }
 
-/// The NCCL file of a process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct LibraryFile {
     path: String,
@@ -136,7 +135,6 @@ pub(super) struct Candidate {
     pub(super) path: PathBuf,
     /// Set if the user named the file itself, not its directory.
     pub(super) is_named: bool,
-    /// The contents, or the error.
     pub(super) bytes: Result<Vec<u8>>,
 }
 

@@ -83,8 +83,6 @@ impl RunArguments {
     }
 }
 
-const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-
 /// The time limit for printing the rest of the output after a request to end the job.
 const READ_TIME: Duration = Duration::from_secs(1);
 
@@ -214,5 +212,6 @@ fn pass_on(mut to_supervisor: &ChildStdin, signal: Signal) {
 
 fn signals() -> Result<Signals> {
     // A shell or `nohup` may have set the others to be ignored, which the ranks inherit.
-    Signals::new(FORWARDED.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
+    let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    Signals::new(forwarded.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
 }

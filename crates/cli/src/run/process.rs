@@ -39,7 +39,6 @@ pub(crate) fn this_program() -> Result<Command> {
     Ok(command)
 }
 
-/// Starts a detached thread.
 pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
     thread::Builder::new().spawn(work).map(drop).context("cannot start a thread")
 }

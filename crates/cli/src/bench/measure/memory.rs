@@ -171,7 +171,6 @@ impl Buffer {
         Ok(comparison)
     }
 
-    /// Copies the bytes of elements into the buffer from element `start` on.
     pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
         let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
         match &mut self.storage {
@@ -188,7 +187,6 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns the bytes of the elements of a range.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
         let part = self.bytes(part)?;
         match &self.storage {

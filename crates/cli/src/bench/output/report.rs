@@ -162,7 +162,6 @@ impl Report {
 }
 
 impl Row {
-    /// Returns the measurements, out of place first.
     pub(crate) fn measured(&self) -> impl Iterator<Item = &Measured> {
         [&self.out_of_place, &self.in_place].into_iter().flatten()
     }

@@ -31,7 +31,6 @@ struct Dump {
     entries: Vec<Entry>,
 }
 
-/// A process group.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     name: String,
