@@ -308,8 +308,7 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
 /// Returns a report as metrics in Prometheus's text format. docs/hangs.md lists them.
 fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = Metrics::default();
-    let communicators: Vec<&ReportedCommunicator> =
-        report.communicators.iter().filter(|one| !one.is_initializing()).collect();
+    let communicators = report.communicators.iter().filter(|one| !one.is_initializing()).collect_vec();
     let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
     let kind = |verdict: &Verdict| {
         let kind = serde_json::to_value(&verdict.kind).ok();

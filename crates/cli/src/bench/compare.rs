@@ -465,8 +465,7 @@ impl Ratio {
         };
         let (low, high) = spread.unzip();
         let times_us = times(middle);
-        let bandwidth =
-            |entry: &Entry<'_>, time_us| entry.report.bandwidth(entry.row, entry.measured, time_us);
+        let bandwidth = |one: &Entry<'_>, time_us| one.report.bandwidth(one.row, one.measured, time_us);
         let busbws = [bandwidth(a, times_us[0]), bandwidth(b, times_us[1])];
         let ratio = ratio(middle);
         let is_below = threshold.is_some_and(|threshold| ratio < threshold);

@@ -9,8 +9,7 @@ use bytemuck::pod_read_unaligned as read;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use itertools::Itertools;
-use libnccl::buffer::AnyElement;
-use libnccl::{Communicator, DataType, PreMulSum, ReduceOp};
+use libnccl::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 /// The data of one operation on all ranks.
@@ -104,14 +103,6 @@ pub(crate) fn factor(rank: usize) -> i64 {
     1 + rank as i64 % 2
 }
 
-pub(crate) fn mul_sum(
-    communicator: &Communicator,
-    arithmetic: Arithmetic,
-) -> libnccl::Result<PreMulSum<'static, AnyElement>> {
-    let scalar = arithmetic.integer(factor(communicator.rank()));
-    communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])
-}
-
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,9 +139,8 @@ pub(crate) const BLOCK: usize = 1024 * PERIOD;
 impl Pattern {
     /// Creates a pattern from its elements by index, each in the first bytes.
     pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
-        let bytes =
-            (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size())).collect();
-        Self { arithmetic, bytes }
+        let bytes = (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size()));
+        Self { arithmetic, bytes: bytes.collect() }
     }
 
     pub(crate) fn from(mut self, start: usize) -> Self {

@@ -156,7 +156,17 @@ fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Meas
     if own == 0 {
         let bytes = (elements * size_of::<f32>()) as u64;
         let device = memory.device()?.unwrap_or_else(|| "host memory".into());
-        let pairs = Pairs::new(job, device, bytes, repeats * BATCHES);
+        let pairs = Pairs {
+            schema: SCHEMA,
+            program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
+            library: format!("{} ({})", job.nccl.version(), job.nccl.backend()),
+            device,
+            launch: job.launch.clone(),
+            bytes,
+            iters: repeats * BATCHES,
+            links: vec![vec![None; job.size]; job.size],
+            ranks: vec![],
+        };
         progress = Some(progress_bar(Some(pairs.number() as u64), "pairs"));
         *lock(measured) = Some(pairs);
     }
@@ -311,20 +321,6 @@ struct RankSummary {
 }
 
 impl Pairs {
-    fn new(job: &Job, device: String, bytes: u64, iters: usize) -> Self {
-        Self {
-            schema: SCHEMA,
-            program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
-            library: format!("{} ({})", job.nccl.version(), job.nccl.backend()),
-            device,
-            launch: job.launch.clone(),
-            bytes,
-            iters,
-            links: vec![vec![None; job.size]; job.size],
-            ranks: vec![],
-        }
-    }
-
     fn number(&self) -> usize {
         self.links.len() * (self.links.len() - 1) / 2
     }

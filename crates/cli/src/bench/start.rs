@@ -292,8 +292,7 @@ fn end_on_signals(complete: impl Fn() + Send + 'static) -> Result<()> {
             exit(128 + signal)
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread")?;
-    Ok(())
+    thread::Builder::new().name("signals".into()).spawn(wait).map(drop).context("cannot start a thread")
 }
 
 /// Waits for the signal that a launcher sends when another rank has failed or the job is interrupted: this rank's own failure

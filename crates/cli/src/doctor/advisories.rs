@@ -135,8 +135,7 @@ fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
-    let (held, others): (Vec<_>, Vec<_>) =
-        ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
+    let (held, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|one| one.holds(examined, release, false));
     let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided = undecided.map(|advisory| &advisory.id).join(", ");

@@ -70,8 +70,7 @@ fn is_nccl(path: &Path) -> bool {
 pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Finding> {
     let chosen = library.and_then(|library| library.path.as_ref());
     let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
-    let mut findings: Vec<_> =
-        packages(system).iter().flat_map(|directory| of_packages(system, directory)).collect();
+    let mut findings = packages(system).iter().filter_map(|one| of_packages(system, one)).collect_vec();
     // For an NCCL that is linked into the program, other copies are not a mistake.
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));

@@ -111,11 +111,6 @@ impl Search {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
 
-    pub(super) fn with(mut self, probe: Probe) -> Self {
-        self.library = self.library.map(|library| library.with(probe));
-        self
-    }
-
     pub(crate) fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
         let finding = if self.library.is_some() { Finding::warning } else { Finding::problem };
         let broken = self.tried.iter().filter(|_| self.named.is_none()).filter_map(Tried::broken);
@@ -172,8 +167,7 @@ impl Library {
             _ => (None, "unknown"),
         };
         let missing = nccl.functions().filter(|function| !function.present);
-        let missing =
-            missing.map(|function| Missing { name: function.name.into(), since: Text(function.since) });
+        let missing = missing.map(|one| Missing { name: one.name.into(), since: Text(one.since) });
         Self {
             path,
             source: source.into(),
@@ -191,7 +185,7 @@ impl Library {
     }
 
     /// Adds the data of its file, and the result of its use.
-    fn with(mut self, probe: Probe) -> Self {
+    pub(super) fn with(mut self, probe: Probe) -> Self {
         self.file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
         (self.cuda, self.identity) = (self.file.cuda.map(Text), self.file.identity.clone());
         // The CPU backend's unique id has different contents.
@@ -244,8 +238,7 @@ impl Library {
             let advice = format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file");
             findings.push(if version < needs { Finding::problem(text, advice) } else { Finding::ok(text) });
         }
-        let (own, newer): (Vec<_>, Vec<_>) =
-            missing_functions.iter().partition(|missing| missing.since.0 <= version);
+        let (own, newer): (Vec<_>, Vec<_>) = missing_functions.iter().partition(|one| one.since.0 <= version);
         if !own.is_empty() {
             let text = format!("the library says that it is NCCL {version}, and lacks {}", of_versions(&own));
             let advice = format!("install NCCL {version} or newer as NVIDIA builds it");

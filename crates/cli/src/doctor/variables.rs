@@ -95,7 +95,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
 }
 
 /// Returns the known name that is most similar to `name`, if any is similar.
-pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
+fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let stem = |name: &str| {
         name.to_ascii_uppercase().trim_start_matches("LIB").trim_start_matches("NCCL_").to_owned()
     };

@@ -74,8 +74,7 @@ fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
 
 /// Returns the finding for a collective that only some ranks have called.
 fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> Finding {
-    let (called, missing): (Vec<usize>, Vec<usize>) =
-        job.ranks.keys().partition(|rank| calls.contains_key(rank));
+    let (called, missing): (Vec<usize>, _) = job.ranks.keys().partition(|rank| calls.contains_key(rank));
     let (kind, ranks, problem) = if called.len() < missing.len() {
         let (names, others) = (name_ranks(&called), missing.len());
         let call = format!("{usual} as collective {number}");
@@ -94,8 +93,7 @@ fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> F
 
 /// Returns the finding for different calls with this number. `following` has the calls of the next collective.
 fn call_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>, following: &Calls<'_>) -> Finding {
-    let (agreeing, others): (Vec<usize>, Vec<usize>) =
-        calls.keys().partition(|rank| is_same(calls[rank], usual));
+    let (agreeing, others): (Vec<usize>, _) = calls.keys().partition(|rank| is_same(calls[rank], usual));
     let next = |rank: &usize| following.get(rank).copied();
     let usual_next = agreeing.iter().find_map(next);
     let is = |one: Option<&Record>, other: Option<&Record>| {

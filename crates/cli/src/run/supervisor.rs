@@ -136,7 +136,9 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
 /// Returns the exit status of a rank, and whether it is the first rank that failed. The first failure is printed immediately, unless
 /// the rank has exited normally and the ranks report their failures themselves, as in `nccl bench`.
 fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool, ranks_report: bool) -> Result<(u8, bool)> {
-    let (pid, status) = ranks.reap(rank)?;
+    let own = &mut ranks.ranks[rank];
+    let (pid, status) = (own.pid(), own.child.wait()?);
+    own.status = Some(status);
     let is_first = !status.success() && is_sound;
     if is_first && !(ranks_report && status.code().is_some()) {
         let others = if ranks.running().next().is_some() { "; ending the others" } else { "" };
@@ -226,8 +228,7 @@ impl<'a> Ranks<'a> {
             self.ranks.clear();
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
-        let log =
-            self.arguments.log_dir.as_ref().map(|directory| directory.join(format!("attempt_{attempt}")));
+        let log = self.arguments.log_dir.as_ref().map(|logs| logs.join(format!("attempt_{attempt}")));
         let output = |stream| Output::new(stream, rank, self.arguments.ranks, log.as_deref(), self.colors);
         let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
         let mut command = this_program()?;
@@ -279,13 +280,6 @@ impl<'a> Ranks<'a> {
             output.copy(from, |error| drop(reports.send(Report::CannotPrint(error))));
             drop(open);
         })
-    }
-
-    fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
-        let rank = &mut self.ranks[rank];
-        let status = rank.child.wait()?;
-        rank.status = Some(status);
-        Ok((rank.pid(), status))
     }
 
     fn running(&self) -> impl Iterator<Item = (usize, Pid)> {

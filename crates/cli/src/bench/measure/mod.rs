@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{Blocking, Procedure};
 use super::benchmark::{Benchmark, Shape};
-use super::data::{Arithmetic, Comparison, Data, FirstWrong, Reduction, mul_sum};
+use super::data::{Arithmetic, Comparison, Data, FirstWrong, Reduction, factor};
 use super::output::report::{Iterations, Measured};
 use super::parameters::{Case, Parameters};
 use super::statistics::{Times, iteration_columns, median};
@@ -84,7 +84,11 @@ impl<'w> Work<'w> {
     /// Creates the measured reduction if it is not built into NCCL, then runs the warm-up iterations of all sizes.
     pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
         if parameters.op() == Some(Reduction::MulSum) && self.mul_sums.is_empty() {
-            let mul_sum = |member: &Rank| mul_sum(&member.communicator, self.arithmetic);
+            let (data_type, size) = (parameters.data_type, parameters.data_type.size());
+            let mul_sum = |Rank { communicator, .. }: &Rank| {
+                let scalar = self.arithmetic.integer(factor(communicator.rank()));
+                communicator.pre_mul_sum_any(data_type, &scalar[..size])
+            };
             self.mul_sums = self.ranks.members.iter().map(mul_sum).collect::<libnccl::Result<_>>()?;
         }
         for bytes in parameters.warmup_sizes() {
@@ -260,12 +264,14 @@ impl<'w> Work<'w> {
         let (total, operations) = (shape.total(), operations as usize);
         let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
         let start = parameters.unalign + iteration % places * total * operations;
+        // Sends and receives must be called in a group.
+        let needs_group = parameters.benchmark.operation().function == "ncclSend";
         let Self { ranks: Ranks { nccl, members, .. }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
             ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
                 hypercube(nccl, member, buffers, start, case)
             }
-            ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
+            ([member], [buffers]) if operations == 1 && !needs_group => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let on = member.memory.stream().into();

@@ -1,7 +1,7 @@
 //! The ranks of a thread: where they run, the memory available for their buffers, and the data that they exchange outside the
 //! measured operations.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
@@ -143,17 +143,14 @@ impl Ranks {
         self.gather(&self.members.iter().map(describe).collect::<Result<Vec<_>>>()?)
     }
 
-    pub(crate) fn destroy(mut self) -> Result<()> {
-        if self.members.len() == 1
-            && let Some(member) = self.members.pop()
-        {
-            return Ok(ManuallyDrop::into_inner(member.communicator).destroy()?);
+    pub(crate) fn destroy(self) -> Result<()> {
+        let own = |member: Rank| ManuallyDrop::into_inner(member.communicator);
+        let mut communicators: Vec<Communicator> = self.members.into_iter().map(own).collect();
+        match communicators.pop() {
+            Some(only) if communicators.is_empty() => Ok(only.destroy()?),
+            // If destroyed one after the other, ranks of one thread would wait for each other. A drop does not wait.
+            _ => Ok(()),
         }
-        // If destroyed one after the other, ranks of one thread would wait for each other. A drop does not wait.
-        let communicators =
-            self.members.into_iter().map(|member| ManuallyDrop::into_inner(member.communicator));
-        drop(communicators.collect::<Vec<_>>());
-        Ok(())
     }
 }
 
@@ -182,9 +179,7 @@ fn intact(copy: &[u8]) -> Option<&[u8]> {
 }
 
 fn checksum(content: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(content);
-    hasher.finish()
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(content)
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

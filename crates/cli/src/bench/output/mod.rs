@@ -174,8 +174,7 @@ impl Written {
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);
         self.report.average_bus_bandwidth = bandwidths / measured.len().max(1) as f64;
         let wrong: Option<u64> = measured.iter().filter_map(|measured| measured.wrong).reduce(|a, b| a + b);
-        let table =
-            self.table.map_or(Ok(()), |mut table| table::foot(&mut table, &self.report, wrong, usage));
+        let table = self.table.map_or(Ok(()), |mut out| table::foot(&mut out, &self.report, wrong, usage));
         let is_right = wrong.is_none_or(|wrong| wrong == 0);
         if let Some(wrong @ 1..) = wrong {
             output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
@@ -233,13 +232,13 @@ fn csv_line(row: &Row) -> String {
     let root = root.map(|root| root.to_string()).unwrap_or_default();
     let mut line = format!("{bytes},{count},{data_type},{},{root}", op.as_deref().unwrap_or_default());
     for measured in [&row.out_of_place, &row.in_place] {
-        line += &measured.as_ref().map_or_else(
-            || ",,,,".into(),
-            |Measured { time_us, algbw, busbw, wrong, .. }| {
+        line += &match measured {
+            Some(Measured { time_us, algbw, busbw, wrong, .. }) => {
                 let wrong = wrong.map(|wrong| wrong.to_string()).unwrap_or_default();
                 format!(",{time_us},{algbw},{busbw},{wrong}")
-            },
-        );
+            }
+            None => ",,,,".into(),
+        };
     }
     line + "\n"
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use itertools::Itertools;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -137,12 +137,15 @@ fn is_dump(bytes: &[u8]) -> bool {
 
 impl Dumps {
     fn add(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let parse = || match pickle::is_pickle(bytes) {
-            true => Ok(Dump::deserialize(pickle::read(bytes)?)?),
-            false => Ok(serde_json::from_slice(bytes)?),
+        let parse = || -> Result<Dump> {
+            let is_pickle = pickle::is_pickle(bytes);
+            Ok(if is_pickle {
+                Dump::deserialize(pickle::read(bytes)?)?
+            } else {
+                serde_json::from_slice(bytes)?
+            })
         };
-        let dump: Dump =
-            parse().map_err(|error: Error| error.context("not a dump of PyTorch's flight recorder"))?;
+        let dump = parse().context("not a dump of PyTorch's flight recorder")?;
         let version = &dump.version;
         ensure!(version.starts_with("2."), "a dump of version {version}: expected 2");
         let rank = rank_of(path).context("the name does not end in the rank, as in nccl_trace_rank_0")?;
