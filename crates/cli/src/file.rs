@@ -53,8 +53,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     check().with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Writes a file atomically, replacing an existing one. A device, a pipe, or a file in a directory that does not permit new files is
-/// written in place.
+/// Writes a file atomically. A device, a pipe, or a file in a directory that does not permit new files is written in place.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
         let Some((mut file, place)) = unfinished(path)? else { return fs::write(path, bytes) };

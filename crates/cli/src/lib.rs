@@ -1,7 +1,6 @@
 //! The program `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU backend.
 //!
-//! It is a library because cargo compiles a library while code generation of its dependencies is in progress, and a program only
-//! afterwards.
+//! It is a library because cargo compiles it while code generation of its dependencies is in progress, unlike a program.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 

@@ -138,8 +138,7 @@ impl Known {
     }
 }
 
-/// The minimum number of names in NVIDIA's or AMD's library. The CPU backend's file has no names that can be distinguished from
-/// other text.
+/// The minimum number of names in NVIDIA's or AMD's library. In the CPU backend's file, names do not differ from other text.
 const MANY: usize = 40;
 
 #[derive(Debug, Default)]

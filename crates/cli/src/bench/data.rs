@@ -1,5 +1,4 @@
-//! The data that ranks send, the exact results that they must receive, and numbers of NCCL's data types: their bytes, and NCCL's
-//! arithmetic.
+//! The data that ranks send, the exact results that they must receive, and the bytes and arithmetic of NCCL's data types.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;

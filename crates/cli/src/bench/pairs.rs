@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -19,7 +19,7 @@ use super::compare::ratio;
 use super::data::{Arithmetic, Data, Reduction};
 use super::measure::memory::{Buffer, Memory};
 use super::measure::ranks::{Rank, Ranks, available_bytes};
-use super::output::{conclude, exit_code, progress_bar};
+use super::output::{conclude, exit_code, lock, progress_bar};
 use super::plot::{Area, FONT, label, picture, style};
 use super::start::{Job, RankArguments, Start};
 use super::statistics::digits;
@@ -102,10 +102,6 @@ fn take(measured: &Measured) -> Option<Pairs> {
     let mut pairs = lock(measured).take()?;
     pairs.judge();
     Some(pairs)
-}
-
-fn lock(measured: &Measured) -> MutexGuard<'_, Option<Pairs>> {
-    measured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prints the pairs and their problems, then draws the pairs. Returns whether there is no problem.

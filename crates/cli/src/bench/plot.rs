@@ -1,5 +1,4 @@
-//! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture. Pictures are SVG, for light and
-//! dark backgrounds.
+//! `nccl bench plot`: bandwidth and time against size, of one or several results; and SVG for light and dark backgrounds.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -145,24 +144,21 @@ fn chart(
     value: impl Fn(&Point) -> f64,
 ) -> Result<()> {
     let points = || series.iter().flat_map(|series| &series.points);
-    let (across, up) = (
-        powers(points().map(|point| point.bytes.log2())),
-        powers(points().map(|point| value(point).log10())),
-    );
+    let across = powers(points().map(|point| point.bytes.log2()));
+    let up = powers(points().map(|point| value(point).log10()));
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
         .margin(MARGIN)
         .x_label_area_size(46)
         .y_label_area_size(64)
         .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
-    let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
     chart
         .configure_mesh()
         .axis_style(FOREGROUND)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
-        .label_style(style(13))
-        .axis_desc_style(style(14))
+        .label_style((FONT, 13).into_font().color(&FOREGROUND))
+        .axis_desc_style((FONT, 14).into_font().color(&FOREGROUND))
         .x_desc("size in bytes")
         .y_desc(unit)
         .x_label_formatter(&|power| show_bytes(power.exp2()))

@@ -97,8 +97,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Joins the job. With `--processes`, several ranks and no launcher, this process becomes `nccl run`, which starts it
-    /// again as each rank.
+    /// Joins the job. With `--processes`, several ranks and no launcher, becomes `nccl run`, which starts it again as each rank.
     pub(crate) fn join(self, threads: usize, ranks_per_thread: usize) -> Result<Job> {
         let (processes, _) = self.processes_and_threads();
         let ranks = threads * ranks_per_thread;

@@ -1,7 +1,6 @@
 //! `nccl doctor`: reports what a job of NCCL would find on this machine, and what to do.
 //!
-//! It changes nothing. A child process loads the driver and libraries. Files and the environment are read through [`System`], so
-//! that tests can replace them.
+//! It changes nothing. A child process loads the driver and libraries. Tests replace [`System`]: files and the environment.
 
 mod advisories;
 mod child;

@@ -1,7 +1,6 @@
 //! The ranks' calls, compared: where they diverge, and which of them wait for each other.
 //!
-//! All ranks of a communicator call the same collectives in the same order. Each send has a matching receive on the peer, in the
-//! same order.
+//! All ranks of a communicator call the same collectives in the same order. Each send has its receive on the peer, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
@@ -143,8 +142,7 @@ impl<'a> PointToPoint<'a> {
         all
     }
 
-    /// Returns the peers for whose matching call this call waits: peers that have called fewer matching operations than this rank
-    /// has called up to `record`.
+    /// Returns the peers that this call waits for: they have called fewer matching operations than this rank up to `record`.
     fn awaited(&self, rank: usize, record: &Record) -> impl Iterator<Item = usize> {
         let so_far = |calls: &[&Record]| calls.partition_point(|call| call.number <= record.number);
         let link = |source: usize, destination: usize| self.0.get(&(source, destination));

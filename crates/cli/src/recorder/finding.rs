@@ -94,8 +94,7 @@ impl Finding {
     }
 }
 
-/// Returns the call of most ranks, whose calls of one collective should have the same identity; in a tie, the call of the lowest
-/// rank.
+/// Returns the call of most ranks by its identity, which all calls should share; in a tie, the call of the lowest rank.
 pub(super) fn usual<'a, C, I: Eq + Hash>(
     calls: impl DoubleEndedIterator<Item = &'a C> + Clone,
     identity: fn(&'a C) -> I,

@@ -45,8 +45,7 @@ struct Head {
     time_ns: u64,
 }
 
-/// Returns the files that the processes or their descendants write within `limit`. Processes that write none are named on stderr.
-/// Fails if no process writes one.
+/// Returns the files that processes or their descendants write within `limit`. Names the others on stderr. Fails if none writes.
 pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
     let mut ranks: Vec<Rank> = processes.iter().map(|id| find_ranks(*id)).flatten_ok().try_collect()?;
     let (start, time) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);

@@ -145,8 +145,7 @@ pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec
     Ok(files(paths)?.into_iter().chain(written).map(read).collect())
 }
 
-/// Parses libnccl's recordings. Any other file is an error if the user named it, or if there are no recordings; otherwise it is
-/// left out.
+/// Parses libnccl's recordings. Any other file is left out, or an error if the user named it or if there are no recordings.
 pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
     let candidates = candidates.into_iter().filter(|file| file.is_named || is_json(&file.path));

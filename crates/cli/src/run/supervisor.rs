@@ -343,8 +343,7 @@ fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'stat
     let directories = cpu_directories(given, program)?;
     let files = |name: &'static str| directories.iter().map(move |directory| directory.join(name));
     let library = files(LIBRARY).find(|file| file.is_file()).context("no library")?;
-    // First in the search path of the dynamic linker, and also preloaded for programs with an own path, such as PyTorch, whose path
-    // leads to NVIDIA's libraries.
+    // First in the linker's search path, and preloaded for programs with an own path to NVIDIA's libraries, such as PyTorch.
     let runtimes = RUNTIMES.into_iter().filter_map(|name| files(name).find(|file| file.is_file()));
     let own: Vec<PathBuf> = runtimes.chain([library.clone()]).collect();
     let mut variables = vec![
@@ -384,8 +383,7 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// Returns the directories of the CUDA emulation and of NCCL in the Python package `libnccl_cpu`, if it is installed for the program
-/// or for `python3`.
+/// Returns the directories of the CUDA emulation and of NCCL in the Python package `libnccl_cpu` of the program or of `python3`.
 fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));

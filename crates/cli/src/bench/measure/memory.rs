@@ -227,8 +227,7 @@ impl Buffer {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
             Storage::Host(words) => Slice::from_bytes(self.data_type, &cast_slice::<_, u8>(words)[part])?,
-            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
-            // them on one stream.
+            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations on one stream access it.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start) as *const u8;
                 Slice::from_bytes(self.data_type, Slice::<u8>::from_device_ptr(start, part.len()))?

@@ -204,9 +204,8 @@ impl<'w> Work<'w> {
             // Within this delay, the others begin, and finish the work that does not depend on this rank.
             let delay = Duration::from_nanos(2 * median(&times.durations).unwrap_or_default() as u64)
                 + Duration::from_micros(100);
-            for (turn, rank) in
-                (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len())).enumerate()
-            {
+            let turns = (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len()));
+            for (turn, rank) in turns.enumerate() {
                 self.ranks.barrier()?;
                 if own.contains(&rank) {
                     std::thread::sleep(delay);

@@ -1,5 +1,4 @@
-//! The ranks of a thread: where they run, the memory available for their buffers, and the data that they exchange outside the
-//! measured operations.
+//! The ranks of a thread: where they run, the memory for their buffers, and the data that they exchange outside of operations.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;

@@ -6,7 +6,7 @@ mod table;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
@@ -98,14 +98,14 @@ impl Output {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
             table::head(table, &library, &report.library, parameters, ranks)?;
         }
-        *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
+        *lock(&self.written) = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
     }
 
     /// Writes the row of a measurement out of place, and one in place if the operation has this form.
     pub(crate) fn row(&self, case: Case<'_>, measurements: &[Option<Measurement>; 2]) -> Result<()> {
         let Case { parameters, shape, .. } = case;
-        let mut written = self.lock();
+        let mut written = lock(&self.written);
         let written = written.as_mut().context("a row before the head")?;
         let measurements = measurements.each_ref().map(Option::as_ref);
         let [out_of_place, in_place] = measurements.map(|one| one.map(|one| one.measured.clone()));
@@ -142,7 +142,7 @@ impl Output {
 
     /// Completes the output. Returns whether all results are right.
     pub(crate) fn finish(&self, usage: Option<Usage>) -> Result<bool> {
-        self.lock().take().map_or(Ok(true), |written| written.finish(self, usage, false))
+        lock(&self.written).take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
     /// Completes the output with all measured rows, unless it is blocked or complete.
@@ -159,10 +159,11 @@ impl Output {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Written>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns the value of a mutex, even if a thread that changed it has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Written {
@@ -192,8 +193,7 @@ impl Written {
     }
 }
 
-/// Returns the printed verdict or, if it is good, the first problem of the output. A bad verdict determines the exit status even
-/// if the output cannot be written.
+/// Returns the printed verdict or, if it is good, the first problem of the output: a bad verdict determines the exit status.
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };

@@ -138,12 +138,10 @@ fn is_dump(bytes: &[u8]) -> bool {
 impl Dumps {
     fn add(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
         let parse = || -> Result<Dump> {
-            let is_pickle = pickle::is_pickle(bytes);
-            Ok(if is_pickle {
-                Dump::deserialize(pickle::read(bytes)?)?
-            } else {
-                serde_json::from_slice(bytes)?
-            })
+            match pickle::is_pickle(bytes) {
+                true => Ok(Dump::deserialize(pickle::read(bytes)?)?),
+                false => Ok(serde_json::from_slice(bytes)?),
+            }
         };
         let dump = parse().context("not a dump of PyTorch's flight recorder")?;
         let version = &dump.version;
@@ -268,8 +266,7 @@ fn configurations(dump: &Dump) -> Vec<(&str, &Configuration)> {
     all.sorted_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name)).collect()
 }
 
-/// Returns the names of the groups by the process's own numbers. Entries contain both. A group without entries is identified by its
-/// position, because both increase.
+/// Returns the groups' names by the process's numbers. Entries have both; the position identifies other groups: both increase.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     let of_entries: BTreeMap<u64, &str> =
         dump.entries.iter().map(|entry| (entry.pg_id, &*entry.process_group.0)).collect();
