@@ -50,11 +50,9 @@ impl FromStr for Cuda {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected major.minor";
-
-        let part = |text: &str| text.parse().map_err(|_| EXPECTED);
-        let (major, minor) = text.split_once('.').ok_or(EXPECTED)?;
-        Ok(Self { major: part(major)?, minor: part(minor)? })
+        let number = |text: &str| text.parse().ok();
+        let cuda = |(major, minor)| Some(Self { major: number(major)?, minor: number(minor)? });
+        text.split_once('.').and_then(cuda).ok_or("expected major.minor")
     }
 }
 

@@ -115,11 +115,8 @@ impl Advisory {
     }
 
     fn finding(&self, release: Version) -> Finding {
-        let about = if self.releases.from.is_none() && self.releases.before.is_none() {
-            String::new()
-        } else {
-            format!("NCCL {release}: ")
-        };
+        let has_all = self.releases.has(None).is_some();
+        let about = if has_all { String::new() } else { format!("NCCL {release}: ") };
         Finding {
             level: self.level,
             text: format!("{}: {about}{}", self.id, self.symptom),

@@ -85,13 +85,11 @@ pub(crate) fn run(RecorderCommand::Diff(arguments): &RecorderCommand) -> Result<
     }
     let findings = compare(&jobs);
     let is_sound = findings.is_empty() && !lacks_some && !jobs.is_empty();
-    let communicators = jobs
-        .iter()
-        .map(|Job { id, name, size, ranks }| {
-            let (id, name, size, recorded) = (id.clone(), name.clone(), *size, ranks.len());
-            Summary { id, name, size, recorded }
-        })
-        .collect();
+    let summary = |job: &Job| {
+        let (id, name, recorded) = (job.id.clone(), job.name.clone(), job.ranks.len());
+        Summary { id, name, size: job.size, recorded }
+    };
+    let communicators = jobs.iter().map(summary).collect();
     let report = Report { communicators, findings, left_out };
     if arguments.json {
         output::print_json(&report)?;
