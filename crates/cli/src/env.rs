@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use libnccl::{Backend, Nccl, Parameters};
+use libnccl::{Backend, Nccl};
 use serde::Serialize;
 
 use crate::nccl_file::{KNOWN, NcclFile, Variables};
@@ -63,11 +63,16 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         }
     };
     let settings = Settings::of(&System::here());
+    // NCCL 2.30.4 and newer report the defaults of unset variables.
     let parameters = nccl.as_ref().and_then(|nccl| nccl.parameters().ok());
     // Other implementations may report the same version with other defaults. Their files lack this text.
     let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
     let default = |name: &str| {
-        let reported = parameters.as_ref().and_then(|parameters| default(parameters, name));
+        let reported = parameters.as_ref().and_then(|parameters| {
+            // NCCL's text for the level if logging is off.
+            let text = parameters.get::<String>(name).ok().flatten().filter(|text| text != "<unknown>");
+            text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
+        });
         reported.or_else(|| KNOWN.defaults.get(name).filter(|_| is_newest)?.clone())
     };
     let variable = |name: &str| {
@@ -90,13 +95,6 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         print(&mut output::stdout(), &title, &variables)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the default of an unset variable, if the library reports it (NCCL 2.30.4 and newer).
-fn default(parameters: &Parameters, name: &str) -> Option<String> {
-    // NCCL's text for the level if logging is off.
-    let text = parameters.get::<String>(name).ok().flatten().filter(|text| text != "<unknown>");
-    text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
 }
 
 fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::Result<()> {

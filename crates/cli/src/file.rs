@@ -17,14 +17,16 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a file. The writer of a FIFO must have opened it already, as for a shell's `<(...)`.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = open_to_read(path)?;
-    let mut bytes = vec![];
-    file.read_to_end(&mut bytes)?;
-    if bytes.is_empty() && file.metadata()?.file_type().is_fifo() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "a FIFO to which nobody writes"));
-    }
-    Ok(bytes)
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    let read = || {
+        let (mut file, mut bytes) = (open_to_read(path)?, vec![]);
+        file.read_to_end(&mut bytes)?;
+        match bytes.is_empty() && file.metadata()?.file_type().is_fifo() {
+            true => Err(io::Error::other("a FIFO to which nobody writes")),
+            false => Ok(bytes),
+        }
+    };
+    read().with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Creates or truncates a regular file.
@@ -51,8 +53,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     check().with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Writes a file atomically, replacing an existing one. A device, a pipe, or a file in a directory that does not permit new files is
-/// written in place.
+/// Writes a file atomically. A device, a pipe, or a file in a directory that does not permit new files is written in place.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
         let Some((mut file, place)) = unfinished(path)? else { return fs::write(path, bytes) };

@@ -129,14 +129,13 @@ pub(crate) fn unready_fabrics() -> Option<Vec<String>> {
         let (mut device, mut info) = (ptr::null_mut(), FabricInfo::default());
         // SAFETY: as above.
         let is_known = unsafe { get(gpu, &raw mut device) == 0 && infos(device, &raw mut info) == 0 };
-        match (info.state, info.status) {
-            (1, _) if is_known => Some(format!("GPU {gpu} has not begun to register")),
-            (2, _) if is_known => Some(format!("GPU {gpu} has not been registered yet")),
-            (3, status @ 1..) if is_known => {
-                Some(format!("GPU {gpu} was refused with the NVML error {status}"))
-            }
-            _ => None,
-        }
+        let problem = match (info.state, info.status) {
+            (1, _) => "has not begun to register".into(),
+            (2, _) => "has not been registered yet".into(),
+            (3, status @ 1..) => format!("was refused with the NVML error {status}"),
+            _ => return None,
+        };
+        is_known.then(|| format!("GPU {gpu} {problem}"))
     };
     Some((0..count).filter_map(unready).collect())
 }

@@ -50,11 +50,9 @@ impl FromStr for Cuda {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected major.minor";
-
-        let part = |text: &str| text.parse().map_err(|_| EXPECTED);
-        let (major, minor) = text.split_once('.').ok_or(EXPECTED)?;
-        Ok(Self { major: part(major)?, minor: part(minor)? })
+        let number = |text: &str| text.parse().ok();
+        let cuda = |(major, minor)| Some(Self { major: number(major)?, minor: number(minor)? });
+        text.split_once('.').and_then(cuda).ok_or("expected major.minor")
     }
 }
 
@@ -138,8 +136,7 @@ impl Known {
     }
 }
 
-/// The minimum number of names in NVIDIA's or AMD's library. The CPU backend's file has no names that can be distinguished from
-/// other text.
+/// The minimum number of names in NVIDIA's or AMD's library. In the CPU backend's file, names do not differ from other text.
 const MANY: usize = 40;
 
 #[derive(Debug, Default)]

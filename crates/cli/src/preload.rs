@@ -36,8 +36,7 @@ pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'stat
     });
     all.extend(own.into_iter().chain(replaced));
     let all = env::join_paths(all).context("cannot set LD_PRELOAD")?;
-    // AddressSanitizer aborts a program if its library is not the first, although these libraries have none of its functions. The
-    // last value counts.
+    // AddressSanitizer aborts if its library is not first, although these have none of its functions. The last value counts.
     let mut options = OsString::from("verify_asan_link_order=0");
     if let Some(given) = variable("ASAN_OPTIONS").filter(|given| !given.is_empty()) {
         options.push(":");

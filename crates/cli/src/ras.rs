@@ -54,8 +54,7 @@ enum Action {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let valid = seconds.filter(|seconds| !seconds.is_zero());
-    valid.ok_or_else(|| "expected a number of seconds above 0".into())
+    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
 const PROBLEM: u8 = 3;
@@ -64,7 +63,6 @@ const PROBLEM: u8 = 3;
 const INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLING: Duration = Duration::from_millis(900);
 
-/// The maximum time between two reports, even if they take long.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
 const MAX_VERDICTS: usize = 32;
@@ -97,23 +95,20 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
                     writeln!(stdout())?;
                 }
             }
-            Err(error) if is_absence(&error) => {
-                let problem = error.to_string();
-                if problem != absent {
-                    anstream::eprintln!("{} waiting: {}", now(), in_line(&problem));
+            Err(error) => match error.downcast()? {
+                // The job has not started yet, ends, or does not respond.
+                error @ (RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }) => {
+                    let problem = error.to_string();
+                    if problem != absent {
+                        anstream::eprintln!("{} waiting: {}", now(), in_line(&problem));
+                    }
+                    absent = problem;
+                    thread::sleep(interval.min(MAX_INTERVAL));
                 }
-                absent = problem;
-                thread::sleep(interval.min(MAX_INTERVAL));
-            }
-            Err(error) => return Err(error),
+                error => return Err(error.into()),
+            },
         }
     }
-}
-
-/// Returns whether the error means that a job has not started yet, ends, or does not respond.
-fn is_absence(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref();
-    matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
 }
 
 /// A report, and the time when it was printed.
@@ -128,15 +123,22 @@ fn report(client: &RasClient, arguments: &RasArguments, before: &mut Option<Prin
         sampled => sampled?,
     };
     let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
-    let found = Found { verdicts: verdicts(&reports), last, reports: reports.len(), elapsed };
+    let (verdicts, reports, elapsed) = (verdicts(&reports), reports.len(), elapsed.as_secs_f64());
     if arguments.prometheus {
-        write!(stdout(), "{}", metrics(last, &found.verdicts))?;
+        write!(stdout(), "{}", metrics(last, &verdicts))?;
     } else if arguments.json {
-        output::print_json(&found.as_json()?)?;
+        output::print_json(&json!({
+            "time": now().to_string(),
+            "verdicts": verdicts.iter().map(as_json).collect::<Result<Vec<_>>>()?,
+            "reports": reports,
+            "elapsed_seconds": elapsed,
+            "last_report": last,
+        }))?;
     } else {
-        found.print(client, arguments)?;
+        let source = format!("NCCL {}, {reports} reports in {elapsed:.1} s", last.nccl_version);
+        print(client, arguments, last, &verdicts, &source)?;
     }
-    let code = match found.verdicts.iter().any(Verdict::is_problem) {
+    let code = match verdicts.iter().any(Verdict::is_problem) {
         true => PROBLEM,
         // No report of a job.
         false => u8::from(is_empty(last)),
@@ -175,67 +177,51 @@ fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, D
 /// Returns the time from this report to the next: three times the duration of the report, as verdicts on stragglers require.
 fn interval(report: &Report) -> Duration {
     let seconds = report.ras.collection_time_sec.unwrap_or_default();
-    let interval = Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default();
-    interval.clamp(INTERVAL, MAX_INTERVAL)
+    Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default().clamp(INTERVAL, MAX_INTERVAL)
 }
 
-/// The reports of some time, of which the last one is shown, and the verdicts.
-struct Found<'a> {
-    verdicts: Vec<Verdict>,
-    last: &'a Report,
-    reports: usize,
-    elapsed: Duration,
+fn print(
+    client: &RasClient,
+    arguments: &RasArguments,
+    last: &Report,
+    verdicts: &[Verdict],
+    source: &str,
+) -> Result<()> {
+    let mut out = stdout();
+    if arguments.watch.is_some() {
+        writeln!(out, "{}", now())?;
+    }
+    let limit = if arguments.verbose { usize::MAX } else { MAX_VERDICTS };
+    for verdict in verdicts.iter().take(limit) {
+        writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
+    }
+    if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
+        writeln!(out, "... and {more} more, which --verbose lists")?;
+    }
+    if is_empty(last) {
+        writeln!(out, "no communicator is ready: nothing is known of the job")?;
+    } else if !verdicts.iter().any(Verdict::is_problem) {
+        let advice = "sends and receives are not counted: `nccl recorder diff` compares them";
+        writeln!(out, "no problem found in collectives; {advice}")?;
+    }
+    writeln!(out, "\n{}", table(last))?;
+    writeln!(out, "\n{source}")?;
+    out.flush()?;
+    if arguments.verbose {
+        // A failure does not change the verdict.
+        match client.verbose_status() {
+            Ok(report) => write!(stdout(), "\n{report}")?,
+            Err(error) => anstream::eprintln!("warning: {}", in_line(&error.to_string())),
+        }
+    }
+    Ok(())
 }
 
-impl Found<'_> {
-    fn print(&self, client: &RasClient, arguments: &RasArguments) -> Result<()> {
-        let Self { verdicts, last, reports, elapsed } = self;
-        let mut out = stdout();
-        if arguments.watch.is_some() {
-            writeln!(out, "{}", now())?;
-        }
-        let limit = if arguments.verbose { usize::MAX } else { MAX_VERDICTS };
-        for verdict in verdicts.iter().take(limit) {
-            writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
-        }
-        if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
-            writeln!(out, "... and {more} more, which --verbose lists")?;
-        }
-        if is_empty(last) {
-            writeln!(out, "no communicator is ready: nothing is known of the job")?;
-        } else if !verdicts.iter().any(Verdict::is_problem) {
-            let advice = "sends and receives are not counted: `nccl recorder diff` compares them";
-            writeln!(out, "no problem found in collectives; {advice}")?;
-        }
-        writeln!(out, "\n{}", table(last))?;
-        writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
-        out.flush()?;
-        if arguments.verbose {
-            // A failure does not change the verdict.
-            match client.verbose_status() {
-                Ok(report) => write!(stdout(), "\n{report}")?,
-                Err(error) => anstream::eprintln!("warning: {}", in_line(&error.to_string())),
-            }
-        }
-        Ok(())
-    }
-
-    fn as_json(&self) -> Result<Value> {
-        let verdicts = self.verdicts.iter().map(|verdict| {
-            let mut value = serde_json::to_value(verdict)?;
-            value["text"] = verdict.to_string().into();
-            value["is_problem"] = verdict.is_problem().into();
-            Ok(value)
-        });
-        let verdicts: Vec<Value> = verdicts.collect::<Result<_>>()?;
-        Ok(json!({
-            "time": now().to_string(),
-            "verdicts": verdicts,
-            "reports": self.reports,
-            "elapsed_seconds": self.elapsed.as_secs_f64(),
-            "last_report": self.last,
-        }))
-    }
+fn as_json(verdict: &Verdict) -> Result<Value> {
+    let mut value = serde_json::to_value(verdict)?;
+    value["text"] = verdict.to_string().into();
+    value["is_problem"] = verdict.is_problem().into();
+    Ok(value)
 }
 
 fn table(report: &Report) -> String {
@@ -322,8 +308,7 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
 /// Returns a report as metrics in Prometheus's text format. docs/hangs.md lists them.
 fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = Metrics::default();
-    let communicators: Vec<&ReportedCommunicator> =
-        report.communicators.iter().filter(|one| !one.is_initializing()).collect();
+    let communicators = report.communicators.iter().filter(|one| !one.is_initializing()).collect_vec();
     let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
     let kind = |verdict: &Verdict| {
         let kind = serde_json::to_value(&verdict.kind).ok();

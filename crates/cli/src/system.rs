@@ -108,10 +108,7 @@ impl System {
         const MOST: u64 = 16 << 20;
         let mut bytes = vec![];
         file::open_to_read(&self.place(path)).ok()?.take(MOST + 1).read_to_end(&mut bytes).ok()?;
-        if bytes.len() as u64 > MOST {
-            return None;
-        }
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        (bytes.len() as u64 <= MOST).then(|| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Reads a file of one line, without the spaces around it.

@@ -75,8 +75,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     if variable("RANK").is_none_or(|rank| rank == "0") {
         output::write_to_stderr(&note);
     }
-    let error = command.exec();
-    Err(error).with_context(|| format!("cannot start {}", arguments.program[0].display()))
+    Err(command.exec()).with_context(|| format!("cannot start {}", arguments.program[0].display()))
 }
 
 /// Returns the recording shared object: the given one, the installed one, or the one from a build.

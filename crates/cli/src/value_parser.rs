@@ -7,7 +7,6 @@ use std::str::FromStr;
 /// The maximum number of ranks, more than one host can use.
 pub(crate) const MAX_RANKS: usize = 1024;
 
-/// Returns a parser for whole numbers in a range.
 pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: Copy + FromStr + PartialOrd + Display,
@@ -26,8 +25,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 const FORMS: &str = "such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
 
-/// Parses a number of bytes with an optional unit, in the forms that nccl-tests accepts: the syntax of `strtod`, and the first letter
-/// of the unit.
+/// Parses a number of bytes with an optional unit as nccl-tests does: the syntax of `strtod`, and the first letter of the unit.
 pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
     let parse = || {
         let text = text.to_ascii_lowercase();

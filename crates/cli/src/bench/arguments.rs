@@ -274,8 +274,7 @@ fn root(text: &str) -> Result<Root, String> {
     if text == "all" || text == "-1" {
         return Ok(None);
     }
-    let rank = whole::<usize>(0..=MAX_RANKS - 1)(text).map(Some);
-    rank.map_err(|problem| format!("{problem}, or all"))
+    whole::<usize>(0..=MAX_RANKS - 1)(text).map(Some).map_err(|problem| format!("{problem}, or all"))
 }
 
 /// The parser of one of these values, by any of its names, or `all`.

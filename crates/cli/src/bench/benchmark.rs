@@ -62,16 +62,6 @@ impl Benchmark {
         self != Self::SendRecv && [operation.sends, operation.receives] != [Extent::Count; 2]
     }
 
-    /// Returns whether it has an in-place form. nccl-tests measures the others in place too, with undefined results.
-    pub(crate) fn has_in_place(self) -> bool {
-        self.operation().in_place_form().is_some()
-    }
-
-    /// Returns whether it consists of sends and receives, which must be called in a group.
-    pub(crate) fn needs_group(self) -> bool {
-        self.operation().function == "ncclSend"
-    }
-
     /// Returns whether nccl-tests measures it once for each reduction.
     pub(crate) fn has_op(self) -> bool {
         self.operation().reduces || self == Self::SendRecv

@@ -1,5 +1,4 @@
-//! The data that ranks send, the exact results that they must receive, and numbers of NCCL's data types: their bytes, and NCCL's
-//! arithmetic.
+//! The data that ranks send, the exact results that they must receive, and the bytes and arithmetic of NCCL's data types.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -9,8 +8,7 @@ use bytemuck::pod_read_unaligned as read;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use itertools::Itertools;
-use libnccl::buffer::AnyElement;
-use libnccl::{Communicator, DataType, PreMulSum, ReduceOp};
+use libnccl::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 /// The data of one operation on all ranks.
@@ -48,8 +46,7 @@ impl Data {
 
     /// Returns the pattern of a buffer that has not received anything. It differs from all sent data and results.
     pub(crate) fn untouched(&self) -> Pattern {
-        let element = self.arithmetic.integer(-1);
-        Pattern::new(self.arithmetic, |_| element)
+        Pattern::new(self.arithmetic, |_| self.arithmetic.integer(-1))
     }
 
     fn value(&self, rank: usize, index: usize) -> i64 {
@@ -105,14 +102,6 @@ pub(crate) fn factor(rank: usize) -> i64 {
     1 + rank as i64 % 2
 }
 
-pub(crate) fn mul_sum(
-    communicator: &Communicator,
-    arithmetic: Arithmetic,
-) -> libnccl::Result<PreMulSum<'static, AnyElement>> {
-    let scalar = arithmetic.integer(factor(communicator.rank()));
-    communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])
-}
-
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,7 +130,6 @@ pub(crate) struct Pattern {
     bytes: Vec<u8>,
 }
 
-/// The number of elements after which a pattern repeats.
 pub(crate) const PERIOD: usize = 1021;
 
 /// The number of elements to copy at a time, a multiple of the period, so that a large buffer needs no full-size copy.
@@ -150,9 +138,8 @@ pub(crate) const BLOCK: usize = 1024 * PERIOD;
 impl Pattern {
     /// Creates a pattern from its elements by index, each in the first bytes.
     pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
-        let bytes =
-            (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size())).collect();
-        Self { arithmetic, bytes }
+        let bytes = (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size()));
+        Self { arithmetic, bytes: bytes.collect() }
     }
 
     pub(crate) fn from(mut self, start: usize) -> Self {

@@ -8,12 +8,11 @@ mod measure;
 mod output;
 mod pairs;
 mod parameters;
-mod picture;
 mod plot;
 mod start;
 mod statistics;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -110,23 +109,17 @@ fn name_variables_of_nccl_tests() {
 /// too, but then also the operation of `nccl bench --json all_reduce`.
 pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = vec![];
-    let mut words = words.peekable();
-    let is_name = |word: &OsStr| {
+    for word in words {
         let name = word.to_str().unwrap_or_default();
-        BenchCommand::has_subcommand(name) || <Benchmark as ValueEnum>::from_str(name, false).is_ok()
-    };
-    while let Some(word) = words.next() {
-        let is_option = word == "--json" || word == "--csv";
-        joined.push(word);
+        let is_file = !word.as_bytes().starts_with(b"-")
+            && !BenchCommand::has_subcommand(name)
+            && <Benchmark as ValueEnum>::from_str(name, false).is_err();
         // Subcommands' options of these names take no file, and other programs' options are unknown.
-        let is_measurement = joined.get(1).is_some_and(|word| word == "bench")
-            && joined.get(2).is_some_and(|word| !BenchCommand::has_subcommand(&word.to_string_lossy()));
-        let is_file = |next: &OsString| !next.as_bytes().starts_with(b"-") && !is_name(next);
-        if let Some(option) = joined.last_mut().filter(|_| is_option && is_measurement)
-            && let Some(file) = words.next_if(is_file)
-        {
-            option.push("=");
-            option.push(file);
+        let is_measurement = matches!(&joined[..], [_, command, first, ..]
+            if command == "bench" && !first.to_str().is_some_and(BenchCommand::has_subcommand));
+        match joined.last_mut().filter(|last| is_measurement && (*last == "--json" || *last == "--csv")) {
+            Some(option) if is_file => option.extend(["=".as_ref(), &*word]),
+            _ => joined.push(word),
         }
     }
     joined
@@ -204,7 +197,9 @@ fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_
                 let case = Case { parameters, shape: parameters.shape(bytes)?, in_place: false };
                 let out_of_place = work.measure(case, seed)?;
                 let mut in_place = || work.measure(Case { in_place: true, ..case }, seed + 1);
-                let in_place = parameters.benchmark.has_in_place().then(&mut in_place).transpose()?;
+                // nccl-tests measures operations without this form in place too, with undefined results.
+                let has_in_place = parameters.benchmark.operation().in_place_form().is_some();
+                let in_place = has_in_place.then(&mut in_place).transpose()?;
                 seed += 2;
                 if let Some(output) = output {
                     output.row(case, &[Some(out_of_place), in_place])?;

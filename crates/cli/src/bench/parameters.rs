@@ -156,13 +156,12 @@ impl Parameters {
     }
 
     pub(crate) fn shape(&self, bytes: u64) -> anyhow::Result<Shape> {
-        let bytes =
+        let size =
             usize::try_from(bytes).with_context(|| format!("{bytes} bytes exceed the address space"))?;
         let element_size = self.data_type.size();
-        Ok(Shape::new(self.benchmark, bytes / element_size, element_size, self.ranks))
+        Ok(Shape::new(self.benchmark, size / element_size, element_size, self.ranks))
     }
 
-    /// Returns the sizes in bytes, in ascending order.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let Self { min_bytes, step, .. } = *self;
         let max_bytes = self.largest();

@@ -1,4 +1,4 @@
-//! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
+//! `nccl bench plot`: bandwidth and time against size, of one or several results; and SVG for light and dark backgrounds.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use itertools::Itertools;
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::output::report::{Report, Row};
-use super::picture::{Area, FONT, FOREGROUND, GRID, SERIES, label, picture};
 use super::statistics::Statistic;
 use crate::{file, output};
 
@@ -31,9 +31,7 @@ pub(crate) struct PlotArguments {
 pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     let mut reports = vec![];
     for path in &arguments.files {
-        let name = path.display().to_string();
-        let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
-        let report = Report::from_json(&text).with_context(|| name)?;
+        let report = Report::from_json(file::read(path)?).with_context(|| path.display().to_string())?;
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         reports.push((name, report));
     }
@@ -122,8 +120,7 @@ const MARGIN: u32 = 14;
 
 /// Draws series, at least one with a point.
 fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
-    let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
-    picture((WIDTH, height), |area| {
+    picture((WIDTH, HEIGHT + LINE * series.len() as u32 + MARGIN), |area| {
         let (charts, legend) = area.split_vertically(HEIGHT);
         let (left, right) = charts.split_horizontally(WIDTH / 2);
         chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
@@ -147,24 +144,21 @@ fn chart(
     value: impl Fn(&Point) -> f64,
 ) -> Result<()> {
     let points = || series.iter().flat_map(|series| &series.points);
-    let (across, up) = (
-        powers(points().map(|point| point.bytes.log2())),
-        powers(points().map(|point| value(point).log10())),
-    );
+    let across = powers(points().map(|point| point.bytes.log2()));
+    let up = powers(points().map(|point| value(point).log10()));
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
         .margin(MARGIN)
         .x_label_area_size(46)
         .y_label_area_size(64)
         .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
-    let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
     chart
         .configure_mesh()
         .axis_style(FOREGROUND)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
-        .label_style(style(13))
-        .axis_desc_style(style(14))
+        .label_style((FONT, 13).into_font().color(&FOREGROUND))
+        .axis_desc_style((FONT, 14).into_font().color(&FOREGROUND))
         .x_desc("size in bytes")
         .y_desc(unit)
         .x_label_formatter(&|power| show_bytes(power.exp2()))
@@ -236,6 +230,64 @@ fn show_bytes(bytes: f64) -> String {
 fn show(value: f64) -> String {
     let decimals = if value >= 1.0 { 0 } else { (-value.log10()).ceil().max(0.0) as usize };
     format!("{value:.decimals$}")
+}
+
+pub(crate) const FONT: &str = "sans-serif";
+
+const BACKGROUND: RGBColor = RGBColor(0xff, 0xff, 0xff);
+const FOREGROUND: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const GRID: RGBColor = RGBColor(0xd8, 0xdc, 0xe1);
+const SERIES: [RGBColor; 8] = [
+    RGBColor(0x0b, 0x63, 0xc5),
+    RGBColor(0xc2, 0x41, 0x0c),
+    RGBColor(0x15, 0x80, 0x3d),
+    RGBColor(0x93, 0x33, 0xa8),
+    RGBColor(0xa1, 0x62, 0x07),
+    RGBColor(0x0e, 0x74, 0x90),
+    RGBColor(0xbe, 0x18, 0x5d),
+    RGBColor(0x57, 0x60, 0x6a),
+];
+
+/// The replacements of these colors on a dark background.
+const DARK: [&str; 11] = [
+    "#15181d", "#e6e8eb", "#363c45", "#63a9f5", "#fb9157", "#5fd08a", "#d68be6", "#e3b341", "#4fc3dc",
+    "#f583b1", "#a8b1bb",
+];
+
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+pub(crate) fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&BACKGROUND)?;
+        draw(&area)?;
+        area.present()?;
+    }
+    let colors = [BACKGROUND, FOREGROUND, GRID].into_iter().chain(SERIES).zip(DARK);
+    let dark: String = colors
+        .map(|(RGBColor(red, green, blue), dark)| {
+            let light = format!("#{red:02X}{green:02X}{blue:02X}");
+            format!("[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}")
+        })
+        .collect();
+    let start = svg.find('>').map_or(0, |end| end + 1);
+    svg.insert_str(start, &format!("<style>@media (prefers-color-scheme: dark){{{dark}}}</style>\n"));
+    Ok(svg)
+}
+
+pub(crate) fn label(
+    area: &Area<'_>,
+    text: String,
+    place: (i32, i32),
+    size: i32,
+    anchor: (HPos, VPos),
+) -> Result<()> {
+    Ok(area.draw(&Text::new(text, place, style(size, anchor)))?)
+}
+
+pub(crate) fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
 #[cfg(test)]

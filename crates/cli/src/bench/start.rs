@@ -97,8 +97,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Joins the job. With `--processes`, several ranks and no launcher, this process becomes `nccl run`, which starts it
-    /// again as each rank.
+    /// Joins the job. With `--processes`, several ranks and no launcher, becomes `nccl run`, which starts it again as each rank.
     pub(crate) fn join(self, threads: usize, ranks_per_thread: usize) -> Result<Job> {
         let (processes, _) = self.processes_and_threads();
         let ranks = threads * ranks_per_thread;
@@ -292,8 +291,7 @@ fn end_on_signals(complete: impl Fn() + Send + 'static) -> Result<()> {
             exit(128 + signal)
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread")?;
-    Ok(())
+    thread::Builder::new().name("signals".into()).spawn(wait).map(drop).context("cannot start a thread")
 }
 
 /// Waits for the signal that a launcher sends when another rank has failed or the job is interrupted: this rank's own failure

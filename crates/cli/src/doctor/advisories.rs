@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Examined;
 use super::driver::Driver;
-use super::finding::{Finding, Level, Text};
+use super::finding::{Finding, Level, Text, or_ok};
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
@@ -88,16 +88,6 @@ fn series(driver: &Driver) -> Option<u32> {
     driver.module.as_ref()?.split('.').next()?.parse().ok()
 }
 
-/// Returns the facts that conditions depend on and that are unknown.
-fn unknown(driver: &Driver) -> Vec<&'static str> {
-    let facts = [
-        ("the driver's version", series(driver).is_none()),
-        ("the driver's CUDA", driver.cuda.is_none()),
-        ("the names of the GPUs", driver.models.is_empty()),
-    ];
-    facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
-}
-
 impl Advisory {
     /// Returns whether the advisory holds. Conditions on unknown facts count as `if_unknown`.
     fn holds(&self, examined: &Examined, version: Version, if_unknown: bool) -> bool {
@@ -125,11 +115,8 @@ impl Advisory {
     }
 
     fn finding(&self, release: Version) -> Finding {
-        let about = if self.releases.from.is_none() && self.releases.before.is_none() {
-            String::new()
-        } else {
-            format!("NCCL {release}: ")
-        };
+        let has_all = self.releases.has(None).is_some();
+        let about = if has_all { String::new() } else { format!("NCCL {release}: ") };
         Finding {
             level: self.level,
             text: format!("{}: {about}{}", self.id, self.symptom),
@@ -145,23 +132,25 @@ fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
 }
 
 pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
-    let (held, others): (Vec<_>, Vec<_>) =
-        ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
+    let (held, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|one| one.holds(examined, release, false));
     let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
     let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided = undecided.map(|advisory| &advisory.id).join(", ");
     if !undecided.is_empty() {
-        let unknown = unknown(examined.driver).join(", ");
+        let driver = examined.driver;
+        let facts = [
+            ("the driver's version", series(driver).is_none()),
+            ("the driver's CUDA", driver.cuda.is_none()),
+            ("the names of the GPUs", driver.models.is_empty()),
+        ];
+        let unknown =
+            facts.into_iter().filter(|(_, is_unknown)| *is_unknown).map(|(fact, _)| fact).join(", ");
         findings.push(Finding::warning(
             format!("known faults that may concern NCCL {release} here, for lack of {unknown}: {undecided}"),
             "run `nccl doctor` where the job is to run, and as the job does",
         ));
     }
-    if findings.is_empty() {
-        findings
-            .push(Finding::ok(format!("none of {} known faults concerns NCCL {release} here", ALL.len())));
-    }
-    findings
+    or_ok(findings, || format!("none of {} known faults concerns NCCL {release} here", ALL.len()))
 }
 
 #[cfg(test)]

@@ -138,7 +138,8 @@ impl ChildReport {
             return (Driver::failed(problem, false), Search::unfinished(finding));
         };
         if let Some(search) = search {
-            return (driver, search.with(probe));
+            let library = search.library.map(|library| library.with(probe));
+            return (driver, Search { library, ..search });
         }
         let advice = match &file {
             Some(file) => format!("repair or remove {file}"),

@@ -10,7 +10,7 @@ use libnccl::internal::places::{
     self, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, IN_PACKAGES, NAMES,
 };
 
-use super::finding::Finding;
+use super::finding::{Finding, or_ok};
 use super::library::Library;
 use crate::nccl_file::{NcclFile, hash};
 use crate::system::System;
@@ -70,8 +70,7 @@ fn is_nccl(path: &Path) -> bool {
 pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Finding> {
     let chosen = library.and_then(|library| library.path.as_ref());
     let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
-    let mut findings: Vec<_> =
-        packages(system).iter().flat_map(|directory| of_packages(system, directory)).collect();
+    let mut findings = packages(system).iter().filter_map(|one| of_packages(system, one)).collect_vec();
     // For an NCCL that is linked into the program, other copies are not a mistake.
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
@@ -101,10 +100,7 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         let advice = "let all users of NCCL in the process load the same file";
         findings.push(Finding::warning(format!("also in this process: {others}"), advice));
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok("no other copy"));
-    }
-    findings
+    or_ok(findings, || "no other copy".into())
 }
 
 /// Returns the directories of Python packages: of active environments, of conda environments, of the user and of the system.

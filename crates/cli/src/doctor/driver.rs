@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::Examined;
-use super::finding::{Finding, Text};
+use super::finding::{Finding, Text, or_ok};
 use super::library::{Library, NOT_STARTED};
 use crate::library;
 use crate::nccl_file::Cuda;
@@ -179,12 +179,9 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
         let advice = "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on";
         findings.push(Finding::warning(text, advice));
     }
-    if findings.is_empty() {
-        // Every machine has one, but the kernel may hide it.
-        let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
-        findings.push(Finding::ok(format!("GPUs on the PCI bus: {present}; NUMA nodes: {numa_nodes}")));
-    }
-    findings
+    // Every machine has a NUMA node, but the kernel may hide it.
+    let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
+    or_ok(findings, || format!("GPUs on the PCI bus: {present}; NUMA nodes: {numa_nodes}"))
 }
 
 /// Checks the files through which processes reach the driver: a container may lack some, unless CUDA sees GPUs.
@@ -230,8 +227,7 @@ fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> O
     if !is_used || !library.is_some_and(|library| library.file.variables.contains("NCCL_MNNVL_ENABLE")) {
         return None;
     }
-    let names = system.names(IMEX);
-    let mut channels = names.iter().filter(|name| name.starts_with("channel"));
+    let mut channels = system.names(IMEX).into_iter().filter(|name| name.starts_with("channel"));
     let advice = "give the container a channel of IMEX (a ComputeDomain in Kubernetes), or set NCCL_MNNVL_ENABLE=0 and do without \
                   NVLink between machines";
     let Some(first) = channels.next() else {

@@ -46,6 +46,11 @@ impl Finding {
     }
 }
 
+/// Returns the findings or, if there are none, one that nothing is wrong.
+pub(super) fn or_ok(findings: Vec<Finding>, text: impl FnOnce() -> String) -> Vec<Finding> {
+    if findings.is_empty() { vec![Finding::ok(text())] } else { findings }
+}
+
 #[derive(Debug, Serialize)]
 pub(crate) struct Section {
     pub(crate) name: &'static str,

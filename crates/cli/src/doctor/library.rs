@@ -16,7 +16,6 @@ use super::finding::{Finding, Text};
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::{Cuda, NcclFile};
 
-const NOT_FOUND: &str = "no NCCL library could be loaded";
 /// The advice if the process that loads libraries could not be started.
 pub(super) const NOT_STARTED: &str = "mount /proc, and run `nccl doctor` again";
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
@@ -96,7 +95,9 @@ impl Search {
                 (Some(nccl), None, rejected)
             }
             // The error's own text repeats the attempts.
-            Err(LoadError::NotFound { attempts }) => (None, Some(NOT_FOUND.into()), attempts.to_vec()),
+            Err(LoadError::NotFound { attempts }) => {
+                (None, Some("no NCCL library could be loaded".into()), attempts.to_vec())
+            }
             Err(error) => (None, Some(error.to_string()), Vec::new()),
         };
         let by_variable = attempts.iter().any(is_named_by_variable).then_some(Named::Variable);
@@ -108,11 +109,6 @@ impl Search {
 
     pub(super) fn unfinished(finding: Finding) -> Self {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
-    }
-
-    pub(super) fn with(mut self, probe: Probe) -> Self {
-        self.library = self.library.map(|library| library.with(probe));
-        self
     }
 
     pub(crate) fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
@@ -171,8 +167,7 @@ impl Library {
             _ => (None, "unknown"),
         };
         let missing = nccl.functions().filter(|function| !function.present);
-        let missing =
-            missing.map(|function| Missing { name: function.name.into(), since: Text(function.since) });
+        let missing = missing.map(|one| Missing { name: one.name.into(), since: Text(one.since) });
         Self {
             path,
             source: source.into(),
@@ -190,7 +185,7 @@ impl Library {
     }
 
     /// Adds the data of its file, and the result of its use.
-    fn with(mut self, probe: Probe) -> Self {
+    pub(super) fn with(mut self, probe: Probe) -> Self {
         self.file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
         (self.cuda, self.identity) = (self.file.cuda.map(Text), self.file.identity.clone());
         // The CPU backend's unique id has different contents.
@@ -243,8 +238,7 @@ impl Library {
             let advice = format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file");
             findings.push(if version < needs { Finding::problem(text, advice) } else { Finding::ok(text) });
         }
-        let (own, newer): (Vec<_>, Vec<_>) =
-            missing_functions.iter().partition(|missing| missing.since.0 <= version);
+        let (own, newer): (Vec<_>, Vec<_>) = missing_functions.iter().partition(|one| one.since.0 <= version);
         if !own.is_empty() {
             let text = format!("the library says that it is NCCL {version}, and lacks {}", of_versions(&own));
             let advice = format!("install NCCL {version} or newer as NVIDIA builds it");

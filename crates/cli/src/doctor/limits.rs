@@ -74,8 +74,7 @@ fn locked_memory(system: &System, rdma: bool) -> Finding {
     if !rdma {
         return Finding::ok(format!("{shown}; there is no RDMA device that would need more"));
     }
-    let status = system.read("/proc/self/status").unwrap_or_default();
-    if has_bit(&status, "CapEff:", IPC_LOCK) {
+    if has_bit(&system.read("/proc/self/status").unwrap_or_default(), "CapEff:", IPC_LOCK) {
         return Finding::ok(format!("{shown}, which does not hold for this process (CAP_IPC_LOCK)"));
     }
     let advice = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity of the service, or `--ulimit memlock=-1` of the container";

@@ -1,7 +1,6 @@
 //! `nccl doctor`: reports what a job of NCCL would find on this machine, and what to do.
 //!
-//! It changes nothing. A child process loads the driver and libraries. Files and the environment are read through [`System`], so
-//! that tests can replace them.
+//! It changes nothing. A child process loads the driver and libraries. Tests replace [`System`]: files and the environment.
 
 mod advisories;
 mod child;
@@ -14,7 +13,6 @@ mod network;
 #[cfg(test)]
 #[path = "../../tests/unit/doctor.rs"]
 mod tests;
-mod values;
 mod variables;
 
 use std::io::Write;
@@ -24,6 +22,7 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use clap::Args;
+use itertools::Itertools;
 use libnccl::Version;
 use serde::Serialize;
 
@@ -84,9 +83,8 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
     let examined = Examined { system, settings: &settings, driver: &driver, library, known: &known };
-    let library_with_advisories = library.filter(|library| library.needs_driver() && !known.is_cpu);
-    let advisories =
-        library_with_advisories.map(|library| advisories::findings(&examined, library.version.0));
+    let nvidias = library.filter(|library| library.needs_driver() && !known.is_cpu);
+    let advisories = nvidias.map(|library| advisories::findings(&examined, library.version.0));
     let sections = [
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
@@ -100,8 +98,14 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
         ("ras", vec![network::ras(&settings)]),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
-    let sections = sections.map(|(name, findings)| Section { name, findings }).collect();
-    Report::new(search, driver, sections)
+    let sections = sections.map(|(name, findings)| Section { name, findings }).collect_vec();
+    let mut found = sections.iter().flat_map(|section| &section.findings).collect_vec();
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    let advice = found.iter().filter_map(|finding| finding.advice.clone()).collect();
+    let starts = !driver.is_unqueried && found.iter().all(|finding| finding.level < Level::Problem);
+    let Search { library, error, tried, .. } = search;
+    let header_version = Version::HEADER.to_string();
+    Report { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
 }
 
 /// The version of the JSON. It changes if a field is removed or changes its meaning.
@@ -128,16 +132,6 @@ struct Report {
 }
 
 impl Report {
-    fn new(search: Search, driver: Driver, sections: Vec<Section>) -> Self {
-        let mut found: Vec<&Finding> = sections.iter().flat_map(|section| &section.findings).collect();
-        found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
-        let advice = found.iter().filter_map(|finding| finding.advice.clone()).collect();
-        let starts = !driver.is_unqueried && found.iter().all(|finding| finding.level < Level::Problem);
-        let Search { library, error, tried, .. } = search;
-        let header_version = Version::HEADER.to_string();
-        Self { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
-    }
-
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let bold = Style::new().bold();
         for (index, Section { name, findings }) in self.sections.iter().enumerate() {

@@ -1,12 +1,11 @@
 //! The network interfaces, the RDMA devices, and the port of NCCL's RAS.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::mpsc;
-use std::thread;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use itertools::Itertools;
+use libnccl_launch::connection::{Deadline, parse_address, resolve};
 
 use super::finding::Finding;
 use super::library::Library;
@@ -270,7 +269,9 @@ pub(super) fn ras(settings: &Settings) -> Finding {
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(RAS_ADDRESS);
     let advice = "give each job its own port with NCCL_RAS_ADDR=localhost:PORT";
-    let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
+    let deadline = Deadline::after(RESOLVED_WITHIN);
+    let addresses = parse_address(address).and_then(|(host, port)| resolve(host, port, &deadline).ok());
+    let Some(addresses) = addresses else {
         let expected = format!("expected a host of this network and a port, such as {RAS_ADDRESS}");
         return Finding::warning(format!("no address of {address}; {expected}"), advice);
     };
@@ -286,18 +287,6 @@ pub(super) fn ras(settings: &Settings) -> Finding {
         }
     };
     Finding::warning_if(matches!(state, RasPort::Unknown | RasPort::Silent), text, advice)
-}
-
-/// Returns the addresses of a host; `None` if there is none, or if the name server does not respond before the deadline.
-fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
-    let (sender, receiver) = mpsc::channel();
-    let address = address.to_owned();
-    thread::spawn(move || {
-        let addresses = address.to_socket_addrs().map(Iterator::collect);
-        // The receiver may have timed out.
-        let _ = sender.send(addresses);
-    });
-    receiver.recv_timeout(RESOLVED_WITHIN).ok()?.ok()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,13 @@
 use std::fmt::{self, Display};
+use std::hash::Hash;
 
+use itertools::Itertools;
 use serde::Serialize;
 
 use super::recording::{Record, State};
 
 /// The maximum number of ranks that a sentence names.
-pub(super) const NAMED: usize = 32;
+const NAMED: usize = 32;
 
 /// A point at which the ranks of a communicator diverged.
 #[derive(Debug, Serialize)]
@@ -19,7 +21,6 @@ pub(super) struct Finding {
     /// The number of the collective at which they diverged; `null` for point-to-point operations.
     pub(super) collective: Option<u64>,
     pub(super) problem: String,
-    /// The ranks' calls at this point, if any.
     pub(super) calls: Vec<Call>,
     pub(super) last_agreement: Option<Agreement>,
 }
@@ -76,6 +77,30 @@ impl Finding {
         let (more_ranks, collective, last_agreement) = (0, None, None);
         Self { communicator, kind, ranks, more_ranks, collective, problem, calls, last_agreement }
     }
+
+    /// Returns the finding for `count` of `size` ranks without a record of the given kind.
+    pub(super) fn missing(
+        communicator: impl Display,
+        record: &str,
+        ranks: impl Iterator<Item = usize>,
+        count: usize,
+        size: usize,
+        calls: impl IntoIterator<Item: Into<Call>>,
+    ) -> Self {
+        let ranks: Vec<usize> = ranks.take(NAMED).collect();
+        let (names, more_ranks) = (name_first_ranks(&ranks, count), count - ranks.len());
+        let problem = format!("there is no {record} of {names} of {size}: dead, or none was requested");
+        Self { more_ranks, ..Self::new(communicator, Kind::MissingRank, ranks, problem, calls) }
+    }
+}
+
+/// Returns the call of most ranks by its identity, which all calls should share; in a tie, the call of the lowest rank.
+pub(super) fn usual<'a, C, I: Eq + Hash>(
+    calls: impl DoubleEndedIterator<Item = &'a C> + Clone,
+    identity: fn(&'a C) -> I,
+) -> Option<&'a C> {
+    let votes = calls.clone().map(identity).counts();
+    calls.rev().max_by_key(|call| votes.get(&identity(call)).copied())
 }
 
 /// Returns `rank 1`, `ranks 1, 2 and 5`, or for many ranks `ranks 1, 2, 5 and 7 more`.
@@ -84,7 +109,7 @@ pub(super) fn name_ranks(ranks: &[usize]) -> String {
 }
 
 /// Returns the same for `count` ranks, of which these are the first.
-pub(super) fn name_first_ranks(ranks: &[usize], count: usize) -> String {
+fn name_first_ranks(ranks: &[usize], count: usize) -> String {
     let mut names: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
     if count > names.len() {
         names.push(format!("{} more", count - names.len()));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use itertools::Itertools;
+use libnccl::internal::places;
 use libnccl_observe::variables::{RECORDER_FILE, RECORDER_SIGNAL};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -44,8 +45,7 @@ struct Head {
     time_ns: u64,
 }
 
-/// Returns the files that the processes or their descendants write within `limit`. Processes that write none are named on stderr.
-/// Fails if no process writes one.
+/// Returns the files that processes or their descendants write within `limit`. Names the others on stderr. Fails if none writes.
 pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
     let mut ranks: Vec<Rank> = processes.iter().map(|id| find_ranks(*id)).flatten_ok().try_collect()?;
     let (start, time) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);
@@ -101,9 +101,12 @@ fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     if ranks.is_empty() { Err(problem) } else { Ok(ranks) }
 }
 
+fn threads(id: i32) -> impl Iterator<Item = PathBuf> {
+    places::children(format!("/proc/{id}/task").as_ref())
+}
+
 fn children(id: i32) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let lists = threads(id).filter_map(|thread| fs::read_to_string(thread.join("children")).ok());
     lists.flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
@@ -127,7 +130,10 @@ impl Rank {
         let file = PathBuf::from(value(RECORDER_FILE)?);
         let status = fs::read_to_string(format!("/proc/{id}/status"))
             .with_context(|| format!("the status of process {id} cannot be read"))?;
-        let problem = match (has_bit(&status, "SigCgt:", signal.as_raw() - 1), has_thread(id)) {
+        // The thread that writes recordings, which a forked child does not inherit.
+        let is_writer = |name: Vec<u8>| name == b"libnccl-signal\n";
+        let has_writer = threads(id).any(|thread| fs::read(thread.join("comm")).is_ok_and(is_writer));
+        let problem = match (has_bit(&status, "SigCgt:", signal.as_raw() - 1), has_writer) {
             (true, true) => None,
             (true, false) => Some("handles its signal, but not to write recordings"),
             (false, _) => Some("does not handle its signal, which would end it"),
@@ -141,16 +147,14 @@ impl Rank {
         }
         let directory = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
         let own_id = field(&status, "NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok());
-        let own_id = own_id.unwrap_or(id.unsigned_abs());
-        Ok(Self { id, process, signal, prefix: directory.join(file), own_id })
+        let (prefix, own_id) = (directory.join(file), own_id.unwrap_or(id.unsigned_abs()));
+        Ok(Self { id, process, signal, prefix, own_id })
     }
 
     /// Returns the recording if it was written after this time.
     fn file(&self, since: Duration) -> Option<PathBuf> {
         let (directory, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
-        let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
-        let mut files = files.filter(|file| is_recording(file, name));
-        files.find(|path| {
+        places::children(directory).filter(|file| is_recording(file, name)).find(|path| {
             // If it cannot be read, it is not complete yet.
             let head = file::read(path).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
             head.is_some_and(|head| {
@@ -169,15 +173,8 @@ fn is_recording(file: &Path, prefix: &OsStr) -> bool {
 
 fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     let mut entries = environment.split(|byte| *byte == 0);
-    let value = entries
-        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec))?;
-    Some(OsString::from_vec(value))
-}
-
-/// Returns whether a process has the thread that writes recordings. A forked child does not inherit it.
-fn has_thread(id: i32) -> bool {
-    let mut threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    threads.any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
 #[cfg(test)]

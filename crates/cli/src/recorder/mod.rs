@@ -1,13 +1,11 @@
 //! `nccl recorder`: compares what the ranks of a job have recorded.
 
-mod collectives;
+mod calls;
 mod finding;
 mod live;
-mod point_to_point;
 mod pytorch;
 mod recording;
 mod timeline;
-mod waits;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -21,7 +19,7 @@ use itertools::Itertools;
 use serde::Serialize;
 
 use crate::{file, output};
-use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
+use finding::{Finding, Kind, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
 
 #[derive(Debug, Subcommand)]
@@ -87,13 +85,11 @@ pub(crate) fn run(RecorderCommand::Diff(arguments): &RecorderCommand) -> Result<
     }
     let findings = compare(&jobs);
     let is_sound = findings.is_empty() && !lacks_some && !jobs.is_empty();
-    let communicators = jobs
-        .iter()
-        .map(|Job { id, name, size, ranks }| {
-            let (id, name, size, recorded) = (id.clone(), name.clone(), *size, ranks.len());
-            Summary { id, name, size, recorded }
-        })
-        .collect();
+    let summary = |job: &Job| {
+        let (id, name, recorded) = (job.id.clone(), job.name.clone(), job.ranks.len());
+        Summary { id, name, size: job.size, recorded }
+    };
+    let communicators = jobs.iter().map(summary).collect();
     let report = Report { communicators, findings, left_out };
     if arguments.json {
         output::print_json(&report)?;
@@ -131,13 +127,13 @@ fn print(jobs: &[Job], findings: &[Finding]) -> Result<()> {
 fn compare(jobs: &[Job]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = jobs.iter().filter_map(missing_ranks).collect();
     // A circular wait causes missing calls and unmatched sends and receives.
-    if let Some(circular) = waits::circular(jobs) {
+    if let Some(circular) = calls::circular(jobs) {
         findings.push(circular);
         return findings;
     }
     for job in jobs {
-        let collective = collectives::divergence(job);
-        let unmatched = point_to_point::divergences(job);
+        let collective = calls::different_collective(job);
+        let unmatched = calls::unmatched(job);
         if collective.is_none() && unmatched.is_empty() && job.ranks.len() == job.size {
             findings.extend(not_completed(job));
         }
@@ -162,18 +158,9 @@ fn different_libraries(job: &Job) -> Option<String> {
 }
 
 fn missing_ranks(job: &Job) -> Option<Finding> {
-    let count = job.size - job.ranks.len();
-    if count == 0 {
-        return None;
-    }
-    let missing: Vec<usize> = job.missing().flatten().take(NAMED).collect();
-    let (names, size) = (name_first_ranks(&missing, count), job.size);
-    let problem = format!("there is no recording of {names} of {size}: dead, or none was requested");
-    let more_ranks = count - missing.len();
-    Some(Finding {
-        more_ranks,
-        ..Finding::new(&job.id, Kind::MissingRank, missing, problem, job.open_calls())
-    })
+    let (missing, size) = (job.missing().flatten(), job.size);
+    let finding = |count| Finding::missing(&job.id, "recording", missing, count, size, job.open_calls());
+    Some(size - job.ranks.len()).filter(|count| *count > 0).map(finding)
 }
 
 /// Returns the call that has not returned on some ranks, although no rank is missing in it.

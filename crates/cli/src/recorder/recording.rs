@@ -34,7 +34,6 @@ struct Recording {
     communicators: Vec<Communicator>,
 }
 
-/// The NCCL file of a process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct LibraryFile {
     path: String,
@@ -43,11 +42,8 @@ pub(super) struct LibraryFile {
     pub(super) hash: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Process {
-    host: String,
-    id: u32,
-}
+/// The host and the id of a process.
+pub(super) type Process = (String, u32);
 
 /// The operations of one rank on a communicator.
 #[derive(Debug, Deserialize)]
@@ -120,10 +116,6 @@ pub(super) struct Rank {
     pub(super) library: Option<Rc<LibraryFile>>,
     /// In increasing order of numbers.
     pub(super) records: Vec<Record>,
-    /// The numbers of the first and the last collective, if there are any.
-    collectives: Option<(u64, u64)>,
-    /// The index of the first operation that was called but not completed.
-    open: Option<usize>,
     /// Nanoseconds since 1970.
     read: u64,
 }
@@ -143,22 +135,17 @@ pub(super) struct Candidate {
     pub(super) path: PathBuf,
     /// Set if the user named the file itself, not its directory.
     pub(super) is_named: bool,
-    /// The contents, or the error.
     pub(super) bytes: Result<Vec<u8>>,
 }
 
 /// Reads the files, possible recordings in the directories, and files that ranks have `written`.
 pub(super) fn candidates(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Vec<Candidate>> {
-    let read = |(path, is_named): (PathBuf, bool)| {
-        let bytes = file::read(&path).with_context(|| format!("cannot read {}", path.display()));
-        Candidate { path, is_named, bytes }
-    };
+    let read = |(path, is_named): (PathBuf, bool)| Candidate { bytes: file::read(&path), path, is_named };
     let written = written.into_iter().map(|path| (path, false));
     Ok(files(paths)?.into_iter().chain(written).map(read).collect())
 }
 
-/// Parses libnccl's recordings. Any other file is an error if the user named it, or if there are no recordings; otherwise it is
-/// left out.
+/// Parses libnccl's recordings. Any other file is left out, or an error if the user named it or if there are no recordings.
 pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
     let (mut all, mut parsed) = (Recordings::default(), vec![]);
     let candidates = candidates.into_iter().filter(|file| file.is_named || is_json(&file.path));
@@ -167,7 +154,12 @@ pub(super) fn read(candidates: Vec<Candidate>) -> Result<Recordings> {
             Err(error) => all.leave_out(error, is_named, true)?,
             Ok(text) => match parse(&text, &path) {
                 Ok(own) => parsed.push((path, is_named, own)),
-                Err(error) => all.leave_out(error, is_named, !is_foreign(&text))?,
+                Err(error) => {
+                    // Complete JSON of another kind is no recording of the job.
+                    let value = serde_json::from_slice::<Value>(&text);
+                    let is_foreign = value.is_ok_and(|value| value["format"] != FORMAT);
+                    all.leave_out(error, is_named, !is_foreign)?;
+                }
             },
         }
     }
@@ -232,11 +224,6 @@ fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
     groups.iter().map(is_earlier).collect()
 }
 
-/// Returns whether a text is complete JSON of another kind.
-fn is_foreign(text: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(text).is_ok_and(|value| value["format"] != FORMAT)
-}
-
 fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
@@ -276,7 +263,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
             path.display()
         );
     }
-    let (process, library) = (Rc::new(Process { host, id: process }), library.map(Rc::new));
+    let (process, library) = (Rc::new((host, process)), library.map(Rc::new));
     let own = communicators.into_iter().map(|Communicator { id, name, rank, size, count, records }| {
         let id = id.unwrap_or_else(|| format!("of {size} ranks, without an id"));
         ensure!(size <= MAX_SIZE, "size {size} of communicator {id}: expected {MAX_SIZE} at most");
@@ -356,18 +343,13 @@ impl fmt::Display for Job {
 impl Rank {
     /// Returns a rank with these records. Fails if their numbers do not increase.
     fn new(process: Rc<Process>, count: Option<u64>, records: Vec<Record>, read: u64) -> Result<Self> {
-        let (mut last, mut collectives, mut open) = (0, None, None);
-        for (index, Record { number, collective, state, .. }) in records.iter().enumerate() {
+        let (mut last, mut before) = (0, 0);
+        for Record { number, collective, .. } in &records {
             ensure!(*number > last, "operation number {number}: expected one above {last}");
             last = *number;
             if let Some(own) = *collective {
-                let (first, last) = collectives.unwrap_or((own, 0));
-                ensure!(own > last, "collective number {own}: expected one above {last}");
-                collectives = Some((first, own));
-            }
-            // The rank waited or still waits for others.
-            if matches!(state, State::Called | State::Failed) {
-                open = open.or(Some(index));
+                ensure!(own > before, "collective number {own}: expected one above {before}");
+                before = own;
             }
         }
         let count = count.unwrap_or(0);
@@ -375,7 +357,7 @@ impl Rank {
         let expected = "a record of the last operation at least";
         ensure!(count == 0 || !records.is_empty(), "count {count}: expected {expected}");
         ensure!(count <= last, "count {count}: expected {last} at most, the number of the last operation");
-        Ok(Self { process, library: None, records, collectives, open, read })
+        Ok(Self { process, library: None, records, read })
     }
 
     /// Returns the recorded collectives with their increasing numbers.
@@ -384,11 +366,11 @@ impl Rank {
     }
 
     pub(super) fn last_collective(&self) -> u64 {
-        self.collectives.map_or(0, |(_, last)| last)
+        self.records.iter().rev().find_map(|record| record.collective).unwrap_or(0)
     }
 
     pub(super) fn first_collective(&self) -> u64 {
-        self.collectives.map_or(1, |(first, _)| first)
+        self.records.iter().find_map(|record| record.collective).unwrap_or(1)
     }
 
     /// Returns whether the ring has not overwritten any operation.
@@ -398,7 +380,8 @@ impl Rank {
 
     /// Returns the first operation that was called but not completed.
     pub(super) fn open_call(&self) -> Option<&Record> {
-        self.records.get(self.open?)
+        // The rank waited or still waits for others.
+        self.records.iter().find(|record| matches!(record.state, State::Called | State::Failed))
     }
 }
 
@@ -415,9 +398,8 @@ impl fmt::Display for Record {
         let Self { sent, received, .. } = self;
         f.write_str(&output::in_line(self.function.as_ref().unwrap_or(&self.operation)))?;
         let elements = match (sent, received) {
+            (0, count) | (count, 0) => count.to_string(),
             (sent, received) if sent == received => sent.to_string(),
-            (0, received) => received.to_string(),
-            (sent, 0) => sent.to_string(),
             (sent, received) => format!("{sent} to {received}"),
         };
         if let Some(data_type) = &self.data_type {
@@ -435,10 +417,7 @@ impl fmt::Display for Record {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = output::in_line(&self.file);
-        match self.line {
-            Some(line) => write!(f, "{file}:{line}"),
-            None => f.write_str(&file),
-        }
+        f.write_str(&output::in_line(&self.file))?;
+        self.line.iter().try_for_each(|line| write!(f, ":{line}"))
     }
 }

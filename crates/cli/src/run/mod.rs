@@ -15,7 +15,6 @@
 mod machine;
 mod output;
 mod process;
-mod ranks;
 mod supervisor;
 
 use std::ffi::{OsStr, OsString};
@@ -84,8 +83,6 @@ impl RunArguments {
     }
 }
 
-const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-
 /// The time limit for printing the rest of the output after a request to end the job.
 const READ_TIME: Duration = Duration::from_secs(1);
 
@@ -102,8 +99,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             let (_, program) = arguments.cpu_and_program();
             let (program, parameters) =
                 program.split_first().context("no program after the directory of --cpu")?;
-            let error = Command::new(program).args(parameters).env_remove(ROLE).exec();
-            Err(error).with_context(|| format!("cannot start {}", program.display()))
+            Err(Command::new(program).args(parameters).env_remove(ROLE).exec())
+                .with_context(|| format!("cannot start {}", program.display()))
         }
         _ => bail!("invalid {ROLE}={}; nccl run sets it for its own processes", role.display()),
     }
@@ -215,5 +212,6 @@ fn pass_on(mut to_supervisor: &ChildStdin, signal: Signal) {
 
 fn signals() -> Result<Signals> {
     // A shell or `nohup` may have set the others to be ignored, which the ranks inherit.
-    Signals::new(FORWARDED.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
+    let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    Signals::new(forwarded.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
 }

@@ -78,8 +78,7 @@ impl Output {
         Ok(Self { stream, prefix, log })
     }
 
-    /// Copies lines until the end of `from`. The first error is reported. The rest is still read, so that no rank blocks on a full
-    /// pipe.
+    /// Copies lines until the end of `from`. Reports the first error, and reads the rest, so that no rank blocks on a full pipe.
     pub(super) fn copy(mut self, from: impl Read, report: impl FnOnce(io::Error)) {
         let (mut from, mut report) = (BufReader::new(from), Some(report));
         let mut line = vec![];

@@ -39,7 +39,6 @@ pub(crate) fn this_program() -> Result<Command> {
     Ok(command)
 }
 
-/// Starts a detached thread.
 pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
     thread::Builder::new().spawn(work).map(drop).context("cannot start a thread")
 }
@@ -78,10 +77,6 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
     let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
-}
-
-pub(super) fn is_stopped(pid: i32) -> bool {
-    state_and_parent(pid).is_some_and(|(state, _)| state == "T")
 }
 
 /// Returns the state of a process as reported by the kernel, such as `D (disk sleep)`.

@@ -171,7 +171,6 @@ impl Buffer {
         Ok(comparison)
     }
 
-    /// Copies the bytes of elements into the buffer from element `start` on.
     pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
         let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
         match &mut self.storage {
@@ -188,7 +187,6 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns the bytes of the elements of a range.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
         let part = self.bytes(part)?;
         match &self.storage {
@@ -229,8 +227,7 @@ impl Buffer {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
             Storage::Host(words) => Slice::from_bytes(self.data_type, &cast_slice::<_, u8>(words)[part])?,
-            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
-            // them on one stream.
+            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations on one stream access it.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start) as *const u8;
                 Slice::from_bytes(self.data_type, Slice::<u8>::from_device_ptr(start, part.len()))?
@@ -380,29 +377,25 @@ impl Registrations {
     /// Registers the buffers of each rank, if requested. For windows, all ranks must call this.
     pub(crate) fn new(ranks: &Ranks, buffers: &mut [Buffers], register: Register) -> Result<Self> {
         let (mut local, mut windows) = (vec![], vec![]);
+        let buffers = ranks.members.iter().zip(buffers).flat_map(|(member, buffers)| {
+            [&mut buffers.send, &mut buffers.recv].map(|buffer| (member, buffer))
+        });
         match register {
             Register::None => {}
             Register::Local => {
-                for (member, buffers) in ranks.members.iter().zip(buffers) {
-                    for buffer in [&mut buffers.send, &mut buffers.recv] {
-                        local.push(member.communicator.register(buffer.allocation()?)?);
-                    }
+                for (member, buffer) in buffers {
+                    local.push(member.communicator.register(buffer.allocation()?)?);
                 }
             }
-            Register::Symmetric => {
-                ranks.nccl.try_group(|group| {
-                    for (member, buffers) in ranks.members.iter().zip(buffers) {
-                        member.memory.make_current()?;
-                        for buffer in [&mut buffers.send, &mut buffers.recv] {
-                            let (buffer, flags) = (buffer.allocation()?, WindowFlags::COLL_SYMMETRIC);
-                            // SAFETY: the size follows from the parameters, which are the same on all ranks.
-                            windows
-                                .push(unsafe { group.register_window(&member.communicator, buffer, flags) }?);
-                        }
-                    }
-                    anyhow::Ok(())
-                })?;
-            }
+            Register::Symmetric => ranks.nccl.try_group(|group| {
+                for (Rank { communicator, memory, .. }, buffer) in buffers {
+                    memory.make_current()?;
+                    let (buffer, flags) = (buffer.allocation()?, WindowFlags::COLL_SYMMETRIC);
+                    // SAFETY: the size follows from the parameters, which are the same on all ranks.
+                    windows.push(unsafe { group.register_window(communicator, buffer, flags) }?);
+                }
+                anyhow::Ok(())
+            })?,
         }
         Ok(Self { local, windows })
     }

@@ -3,6 +3,7 @@
 pub(crate) mod memory;
 pub(crate) mod ranks;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{Blocking, Procedure};
 use super::benchmark::{Benchmark, Shape};
-use super::data::{Arithmetic, Comparison, Data, FirstWrong, Reduction, mul_sum};
+use super::data::{Arithmetic, Comparison, Data, FirstWrong, Reduction, factor};
 use super::output::report::{Iterations, Measured};
 use super::parameters::{Case, Parameters};
 use super::statistics::{Times, iteration_columns, median};
@@ -83,7 +84,11 @@ impl<'w> Work<'w> {
     /// Creates the measured reduction if it is not built into NCCL, then runs the warm-up iterations of all sizes.
     pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
         if parameters.op() == Some(Reduction::MulSum) && self.mul_sums.is_empty() {
-            let mul_sum = |member: &Rank| mul_sum(&member.communicator, self.arithmetic);
+            let (data_type, size) = (parameters.data_type, parameters.data_type.size());
+            let mul_sum = |Rank { communicator, .. }: &Rank| {
+                let scalar = self.arithmetic.integer(factor(communicator.rank()));
+                communicator.pre_mul_sum_any(data_type, &scalar[..size])
+            };
             self.mul_sums = self.ranks.members.iter().map(mul_sum).collect::<libnccl::Result<_>>()?;
         }
         for bytes in parameters.warmup_sizes() {
@@ -199,9 +204,8 @@ impl<'w> Work<'w> {
             // Within this delay, the others begin, and finish the work that does not depend on this rank.
             let delay = Duration::from_nanos(2 * median(&times.durations).unwrap_or_default() as u64)
                 + Duration::from_micros(100);
-            for (turn, rank) in
-                (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len())).enumerate()
-            {
+            let turns = (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len()));
+            for (turn, rank) in turns.enumerate() {
                 self.ranks.barrier()?;
                 if own.contains(&rank) {
                     std::thread::sleep(delay);
@@ -223,9 +227,10 @@ impl<'w> Work<'w> {
 
     /// Returns the comparison of each rank's result; `None` if results are not to be checked.
     fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
-        let mut last = None;
+        let mut last: Option<Vec<Comparison>> = None;
         for check in 0..case.parameters.procedure.check {
-            if check > 0 && self.any_wrong(&last)? {
+            let counts: Vec<_> = last.iter().flatten().map(|comparison| comparison.wrong).collect();
+            if check > 0 && self.ranks.gather(&counts)?.iter().any(|count| *count > 0) {
                 break;
             }
             let data = self.data(case.parameters, seed + check as usize);
@@ -243,11 +248,6 @@ impl<'w> Work<'w> {
         Ok(last)
     }
 
-    fn any_wrong(&mut self, own: &Option<Vec<Comparison>>) -> Result<bool> {
-        let counts: Vec<_> = own.iter().flatten().map(|comparison| comparison.wrong).collect();
-        Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
-    }
-
     fn fill(&mut self, case: Case<'_>, data: &Data) -> Result<()> {
         self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
     }
@@ -256,17 +256,21 @@ impl<'w> Work<'w> {
     ///
     /// As in nccl-tests, iterations move through the buffers, so that their data is not in a cache.
     fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
-        self.ranks.count_operation();
+        if let Some(count) = &self.ranks.operations {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         let Case { parameters, shape, in_place } = case;
         let (total, operations) = (shape.total(), operations as usize);
         let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
         let start = parameters.unalign + iteration % places * total * operations;
+        // Sends and receives must be called in a group.
+        let needs_group = parameters.benchmark.operation().function == "ncclSend";
         let Self { ranks: Ranks { nccl, members, .. }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
             ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
                 hypercube(nccl, member, buffers, start, case)
             }
-            ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
+            ([member], [buffers]) if operations == 1 && !needs_group => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let on = member.memory.stream().into();

@@ -1,11 +1,10 @@
-//! The ranks of a thread: where they run, the memory available for their buffers, and the data that they exchange outside the
-//! measured operations.
+//! The ranks of a thread: where they run, the memory for their buffers, and the data that they exchange outside of operations.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, ensure};
 use bytemuck::cast_slice;
@@ -46,7 +45,8 @@ pub(crate) struct Rank {
 pub(crate) struct Ranks {
     pub(crate) nccl: Nccl,
     pub(crate) members: Vec<Rank>,
-    operations: Option<Arc<AtomicU64>>,
+    /// See [`Job::operations`].
+    pub(crate) operations: Option<Arc<AtomicU64>>,
 }
 
 impl Ranks {
@@ -86,13 +86,6 @@ impl Ranks {
 
     pub(crate) fn first(&self) -> usize {
         self.members.first().map_or(0, |member| member.communicator.rank())
-    }
-
-    #[inline]
-    pub(crate) fn count_operation(&self) {
-        if let Some(count) = &self.operations {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
@@ -146,21 +139,17 @@ impl Ranks {
     }
 
     pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
+        self.gather(&self.members.iter().map(describe).collect::<Result<Vec<_>>>()?)
     }
 
-    pub(crate) fn destroy(mut self) -> Result<()> {
-        if self.members.len() == 1
-            && let Some(member) = self.members.pop()
-        {
-            return Ok(ManuallyDrop::into_inner(member.communicator).destroy()?);
+    pub(crate) fn destroy(self) -> Result<()> {
+        let own = |member: Rank| ManuallyDrop::into_inner(member.communicator);
+        let mut communicators: Vec<Communicator> = self.members.into_iter().map(own).collect();
+        match communicators.pop() {
+            Some(only) if communicators.is_empty() => Ok(only.destroy()?),
+            // If destroyed one after the other, ranks of one thread would wait for each other. A drop does not wait.
+            _ => Ok(()),
         }
-        // If destroyed one after the other, ranks of one thread would wait for each other. A drop does not wait.
-        let communicators =
-            self.members.into_iter().map(|member| ManuallyDrop::into_inner(member.communicator));
-        drop(communicators.collect::<Vec<_>>());
-        Ok(())
     }
 }
 
@@ -189,9 +178,7 @@ fn intact(copy: &[u8]) -> Option<&[u8]> {
 }
 
 fn checksum(content: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(content);
-    hasher.finish()
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(content)
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

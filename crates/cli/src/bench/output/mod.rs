@@ -3,10 +3,10 @@
 pub(crate) mod report;
 mod table;
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ use super::start::Job;
 use crate::nccl_file::{self, NcclFile};
 use crate::{file, library, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
-use table::{Table, Usage};
+use table::Usage;
 
 const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
     out_of_place_time_us,out_of_place_algbw,out_of_place_busbw,out_of_place_wrong,\
@@ -39,7 +39,8 @@ pub(crate) struct Output {
 }
 
 struct Written {
-    table: Option<Table<Box<dyn Write + Send>>>,
+    /// The stream that the table is written to.
+    table: Option<Box<dyn Write + Send>>,
     report: Report,
     progress: ProgressBar,
 }
@@ -92,19 +93,19 @@ impl Output {
             parameters: parameters.report(),
             ..Report::default()
         };
-        let mut table = self.has_table().then(|| Table::new(output::stdout()));
+        let mut table = self.has_table().then(output::stdout);
         if let Some(table) = &mut table {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
-            table.head(&library, &report.library, parameters, ranks)?;
+            table::head(table, &library, &report.library, parameters, ranks)?;
         }
-        *self.lock() = Some(Written { table, report, progress: progress_bar(rows, "rows") });
+        *lock(&self.written) = Some(Written { table, report, progress: progress_bar(rows, "rows") });
         Ok(())
     }
 
     /// Writes the row of a measurement out of place, and one in place if the operation has this form.
     pub(crate) fn row(&self, case: Case<'_>, measurements: &[Option<Measurement>; 2]) -> Result<()> {
         let Case { parameters, shape, .. } = case;
-        let mut written = self.lock();
+        let mut written = lock(&self.written);
         let written = written.as_mut().context("a row before the head")?;
         let measurements = measurements.each_ref().map(Option::as_ref);
         let [out_of_place, in_place] = measurements.map(|one| one.map(|one| one.measured.clone()));
@@ -130,7 +131,7 @@ impl Output {
         progress.suspend(|| -> Result<()> {
             if let Some(table) = table {
                 let columns = measurements.map(|measurement| measurement?.columns);
-                table.row(parameters, &row, columns, &wrong)?;
+                table::row(table, parameters, &row, columns, &wrong)?;
             }
             if self.csv == Some(None) { write(&None, &csv_line(&row)) } else { Ok(()) }
         })?;
@@ -141,7 +142,7 @@ impl Output {
 
     /// Completes the output. Returns whether all results are right.
     pub(crate) fn finish(&self, usage: Option<Usage>) -> Result<bool> {
-        self.lock().take().map_or(Ok(true), |written| written.finish(self, usage, false))
+        lock(&self.written).take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
     /// Completes the output with all measured rows, unless it is blocked or complete.
@@ -158,10 +159,11 @@ impl Output {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Written>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns the value of a mutex, even if a thread that changed it has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Written {
@@ -173,7 +175,7 @@ impl Written {
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);
         self.report.average_bus_bandwidth = bandwidths / measured.len().max(1) as f64;
         let wrong: Option<u64> = measured.iter().filter_map(|measured| measured.wrong).reduce(|a, b| a + b);
-        let table = self.table.map_or(Ok(()), |table| table.foot(&self.report, wrong, usage));
+        let table = self.table.map_or(Ok(()), |mut out| table::foot(&mut out, &self.report, wrong, usage));
         let is_right = wrong.is_none_or(|wrong| wrong == 0);
         if let Some(wrong @ 1..) = wrong {
             output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
@@ -191,8 +193,7 @@ impl Written {
     }
 }
 
-/// Returns the printed verdict or, if it is good, the first problem of the output. A bad verdict determines the exit status even
-/// if the output cannot be written.
+/// Returns the printed verdict or, if it is good, the first problem of the output: a bad verdict determines the exit status.
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };
@@ -209,11 +210,7 @@ pub(crate) fn exit_code(is_good: bool) -> ExitCode {
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
         Some(file) => file::write(file, text.as_bytes()),
-        None => {
-            let mut stdout = output::stdout();
-            stdout.write_all(text.as_bytes())?;
-            Ok(stdout.flush()?)
-        }
+        None => Ok(output::stdout().write_all(text.as_bytes())?),
     }
 }
 
@@ -235,27 +232,22 @@ fn csv_line(row: &Row) -> String {
     let root = root.map(|root| root.to_string()).unwrap_or_default();
     let mut line = format!("{bytes},{count},{data_type},{},{root}", op.as_deref().unwrap_or_default());
     for measured in [&row.out_of_place, &row.in_place] {
-        line += &measured.as_ref().map_or_else(
-            || ",,,,".into(),
-            |Measured { time_us, algbw, busbw, wrong, .. }| {
+        line += &match measured {
+            Some(Measured { time_us, algbw, busbw, wrong, .. }) => {
                 let wrong = wrong.map(|wrong| wrong.to_string()).unwrap_or_default();
                 format!(",{time_us},{algbw},{busbw},{wrong}")
-            },
-        );
+            }
+            None => ",,,,".into(),
+        };
     }
     line + "\n"
 }
 
 /// Returns a progress bar for this many rows or other units, shown if stderr is a terminal; `None` for an unlimited number.
 pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
-    let target = if stderr().is_terminal() {
-        ProgressDrawTarget::stderr_with_hz(10)
-    } else {
-        ProgressDrawTarget::hidden()
-    };
     let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::with_draw_target(rows, target).with_style(style);
+    let bar = ProgressBar::with_draw_target(rows, ProgressDrawTarget::stderr_with_hz(10)).with_style(style);
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(200));
     }

@@ -108,8 +108,7 @@ pub(crate) struct Iterations {
     pub(crate) max_us: f64,
     /// The median time from this rank's call until the result is available, including the wait for the others.
     pub(crate) wait_us: f64,
-    /// The median delay between the first rank's call and this rank's call; `None` for ranks on several hosts, whose clocks
-    /// differ.
+    /// The median delay between the first rank's call and this rank's call; `None` on several hosts, whose clocks differ.
     pub(crate) late_us: Option<f64>,
     /// The median time of the operation if this rank enters after all others, which then wait only for this rank.
     pub(crate) own_us: Option<f64>,
@@ -162,7 +161,6 @@ impl Report {
 }
 
 impl Row {
-    /// Returns the measurements, out of place first.
     pub(crate) fn measured(&self) -> impl Iterator<Item = &Measured> {
         [&self.out_of_place, &self.in_place].into_iter().flatten()
     }

@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use itertools::Itertools;
 
-use super::Entry;
-use super::group::{Group, Unmatched};
+use super::{Entry, Group, Unmatched};
 use crate::output;
-use crate::recorder::finding::{Call, Finding, Kind, NAMED, name_first_ranks, name_ranks, ranks_have};
+use crate::recorder::finding::{Call, Finding, Kind, name_ranks, ranks_have, usual};
 use crate::recorder::recording::State;
 
 /// A finding, and the time of its call.
@@ -67,7 +66,7 @@ fn different_calls(group: &Group<'_>) -> Option<Finding> {
         single.map(|(number, entries)| (*number, (*rank, entries[0])))
     });
     calls.into_group_map().into_iter().sorted_by_key(|(number, _)| *number).find_map(|(number, calls)| {
-        let usual = usual(&calls);
+        let usual = usual(calls.iter().map(|(_, call)| *call), identity)?;
         let differing =
             calls.iter().filter_map(|(rank, call)| Some((*rank, *call, difference(call, usual)?)));
         let differing: Vec<_> = differing.collect();
@@ -75,38 +74,30 @@ fn different_calls(group: &Group<'_>) -> Option<Finding> {
         let ranks: Vec<usize> = differing.iter().map(|(rank, ..)| *rank).collect();
         let names = name_ranks(&ranks);
         let problem = format!("{names} called {own} as collective {number}, and the others {what}{usual}");
-        let finding = Finding::new(group, kind, ranks, problem, calls);
-        Some(Finding { collective: Some(number), ..finding })
+        Some(Finding { collective: Some(number), ..Finding::new(group, kind, ranks, problem, calls) })
     })
 }
 
-/// Returns the call of most ranks; in a tie, the call of the lowest rank.
-fn usual<'a>(calls: &[(usize, &'a Entry)]) -> &'a Entry {
-    let votes = |(_, call): &(usize, &Entry)| {
-        calls.iter().filter(|(_, other)| difference(call, other).is_none()).count()
-    };
-    let (_, usual) = calls.iter().rev().max_by_key(|call| votes(call)).expect("a collective has a call");
-    usual
+/// Returns the properties that all ranks' calls of one collective share: operation, types, and number of elements.
+fn identity(entry: &Entry) -> (&str, &[String], Option<u64>) {
+    // In other operations, ranks may have different shares.
+    let has_equal_sizes = matches!(
+        entry.profiling_name.trim_start_matches("nccl:"),
+        "all_reduce" | "broadcast" | "reduce" | "_all_gather_base" | "_reduce_scatter_base"
+    );
+    let elements = || entry.input_sizes.iter().map(|shape| shape.iter().product::<u64>()).sum();
+    (&entry.profiling_name, &entry.input_dtypes, has_equal_sizes.then(elements))
 }
 
 /// Returns the property in which calls with the same number differ.
 fn difference(one: &Entry, other: &Entry) -> Option<(Kind, &'static str)> {
-    let elements =
-        |entry: &Entry| entry.input_sizes.iter().map(|shape| shape.iter().product::<u64>()).sum::<u64>();
-    // In other operations, ranks may have different shares.
-    let has_equal_sizes = matches!(
-        one.profiling_name.trim_start_matches("nccl:"),
-        "all_reduce" | "broadcast" | "reduce" | "_all_gather_base" | "_reduce_scatter_base"
-    );
-    if one.profiling_name != other.profiling_name {
-        Some((Kind::OtherOperation, ""))
-    } else if one.input_dtypes != other.input_dtypes {
-        Some((Kind::OtherType, "with another type: "))
-    } else if has_equal_sizes && elements(one) != elements(other) {
-        Some((Kind::OtherSize, "with another size: "))
-    } else {
-        None
-    }
+    let ((operation, types, elements), other) = (identity(one), identity(other));
+    let differences = [
+        (operation != other.0, (Kind::OtherOperation, "")),
+        (types != other.1, (Kind::OtherType, "with another type: ")),
+        (elements != other.2, (Kind::OtherSize, "with another size: ")),
+    ];
+    differences.into_iter().find_map(|(differs, difference)| differs.then_some(difference))
 }
 
 fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
@@ -114,11 +105,8 @@ fn missing_dumps(groups: &[Group<'_>]) -> Option<Finding> {
     let group = groups.iter().max_by_key(|group| (missing(group), group.ranks.len()));
     let group = group.filter(|group| missing(group) > 0)?;
     let ranks = group.ranks.iter().copied().filter(|rank| !group.members.contains_key(rank));
-    let ranks: Vec<usize> = ranks.take(NAMED).collect();
-    let (names, size) = (name_first_ranks(&ranks, missing(&group)), group.ranks.len());
-    let problem = format!("there is no dump of {names} of {size}: dead, or none was requested");
-    let more_ranks = missing(&group) - ranks.len();
-    Some(Finding { more_ranks, ..Finding::new(group, Kind::MissingRank, ranks, problem, Vec::<Call>::new()) })
+    let (count, size) = (missing(&group), group.ranks.len());
+    Some(Finding::missing(group, "dump", ranks, count, size, Vec::<Call>::new()))
 }
 
 /// The ranks that each rank waits for.
@@ -233,8 +221,7 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     missing.into_group_map().into_iter().sorted().map(finding).collect()
 }
 
-/// Returns the first collective of a group that only some of its callers have completed. No rank can complete it before all have
-/// contributed.
+/// Returns the first collective that only some of its callers have completed: no rank can before all have contributed.
 fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let needs_all = |entry: &Entry| {
         let names = ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter"];
