@@ -1,7 +1,7 @@
 //! NCCL's C ABI on the CPU, with host memory instead of device memory, or on the [CUDA emulation](#on-cuda-devices).
 //!
-//! [`nccl`] returns it for the crate `libnccl`. [`TABLE`] contains its C functions. The crate exports no C symbols, so a program
-//! can contain both this crate and the real NCCL.
+//! [`nccl`] returns the backend as an [`Nccl`](libnccl::Nccl), for use with the crate `libnccl`. [`TABLE`] contains the backend's
+//! C functions. The crate exports no C symbols, so a program can contain both this crate and the real NCCL.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
@@ -39,7 +39,7 @@ pub use functions::ncclResetDebugInit;
 /// Returns the CPU backend as an [`Nccl`](libnccl::Nccl).
 ///
 /// # Panics
-/// Never: `ncclGetVersion` in [`TABLE`] succeeds.
+/// Never panics, because `ncclGetVersion` in [`TABLE`] always succeeds.
 #[must_use]
 #[allow(unsafe_code)]
 pub fn nccl() -> libnccl::Nccl {
@@ -65,11 +65,11 @@ pub fn nccl() -> libnccl::Nccl {
 /// ```
 ///
 /// # Errors
-/// The errors of `each`; [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
+/// Returns the errors of `each`. Returns [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
 /// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
 ///
 /// # Panics
-/// If `each` panics on a rank. The panic occurs after `each` has ended on all ranks.
+/// Panics if `each` panics on a rank. The panic occurs after `each` has ended on all ranks.
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
     let nccl = nccl();
     if ranks > MAX_RANKS {

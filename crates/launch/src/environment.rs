@@ -11,7 +11,7 @@ use super::rendezvous::{Rendezvous, is_host};
 const JOB: &str = "LIBNCCL_JOB";
 /// The rendezvous: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or `file:///DIRECTORY`. Default: the launcher's.
 const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
-/// The variable in which `nccl run` passes its job id.
+/// The environment variable in which `nccl run` passes its job id.
 pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 
 /// The default port in a pod, which shares its ports with no other job. It is also PyTorch's default.

@@ -24,7 +24,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// This process sees no device, or more than one but fewer than there are ranks on this host.
+    /// This process sees no device, or sees several devices but fewer than this host has ranks.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -68,7 +68,7 @@ pub enum LaunchError {
         reason: Box<str>,
     },
 
-    /// The exchange failed for another reason, such as a port in use, or different numbers of ranks.
+    /// The exchange failed for another reason, such as a port in use, or ranks that disagree on the number of ranks.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The rendezvous.

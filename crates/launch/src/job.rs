@@ -21,7 +21,7 @@ pub enum Launcher {
     Kubeflow,
     /// A Kubernetes JobSet or other indexed job, with one process per pod.
     JobSet,
-    /// None of the above: a user or a script has set `RANK` and `WORLD_SIZE`.
+    /// No launcher: a user or a script has set `RANK` and `WORLD_SIZE`.
     Variables,
 }
 

@@ -4,62 +4,63 @@
 //!
 //! # Launchers
 //!
-//! The first launcher in this table whose variable is set is used:
+//! The launcher is the first one in this table whose variable is set:
 //!
 //! | launcher | recognized by | rank, size, local rank, local size | address of rank 0 |
 //! |---|---|---|---|
 //! | `nccl run` | `LIBNCCL_RUN_ID` | as torchrun | this host |
 //! | torchrun | `TORCHELASTIC_RUN_ID` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | torchrun's store at `MASTER_ADDR` and `MASTER_PORT`; without a store, rank 0 listens there |
 //! | OpenMPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
-//! | MPICH, Intel MPI | `PMI_RANK`, and in a SLURM step also `MPI_LOCALRANKID` | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
+//! | MPICH, Intel MPI | `PMI_RANK`; in a SLURM step, `MPI_LOCALRANKID` must also be set | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
 //! | SLURM's `srun` | `SLURM_STEP_ID` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, entry `SLURM_NODEID` of `SLURM_STEP_TASKS_PER_NODE` | `MASTER_ADDR`, or the first node of `SLURM_STEP_NODELIST`; `MASTER_PORT`, or a port from 20000 to 29999 that depends on the step |
 //! | LeaderWorkerSet | `LWS_GROUP_SIZE` | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE`, 0, 1 | `MASTER_ADDR`, or `LWS_LEADER_ADDRESS`; `MASTER_PORT`, or 29500 |
 //! | Kubeflow | `PET_NNODES` | `RANK` and `WORLD_SIZE` (v1) or `PET_NODE_RANK` and `PET_NNODES` (Trainer v2), 0, 1 | `MASTER_ADDR` and `MASTER_PORT`, or `PET_MASTER_ADDR` and `PET_MASTER_PORT` |
 //! | JobSet | `JOB_COMPLETION_INDEX` | `RANK` or `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR`; `MASTER_PORT`, or 29500 |
 //! | manually set variables | `RANK` or `WORLD_SIZE` | `RANK`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR` and `MASTER_PORT` |
 //!
-//! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, if set, replace 0 and 1. The order gives the inner launcher
-//! precedence: torchrun or `mpirun` in a SLURM job, torchrun in a pod. It is an error if `RANK` and `WORLD_SIZE` differ from the
-//! launcher's rank and size. In a SLURM job with several tasks, it is also an error if the batch script starts the program
-//! without a launcher.
+//! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` replace 0 and 1 if they are set. The order of the rows gives the
+//! inner launcher precedence, such as `mpirun` in a SLURM job, or torchrun in a pod. It is an error if `RANK` and `WORLD_SIZE`
+//! differ from the launcher's rank and size. It is also an error if the batch script of a SLURM job with several tasks starts the
+//! program without a launcher.
 //!
 //! With every launcher, `LIBNCCL_RENDEZVOUS` overrides the [`Rendezvous`]: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
 //! `file:///DIRECTORY`. `LIBNCCL_JOB` overrides the job id: set it if the launcher has none, or if jobs share an address or a
-//! directory. Rank 0 refuses ranks with another job id.
+//! directory. Rank 0 refuses ranks with a different job id.
 //!
 //! # Exchange
 //!
 //! Rank 0 listens on a TCP port during the exchange. The other ranks connect to a fixed address, or to the address that rank 0
 //! publishes in torchrun's store or in a file. They retry until their [timeout](Launch::timeout), so any rank may start first.
 //! When all have joined, rank 0 sends them the unique id. If ranks are missing when rank 0's own timeout expires, it sends a list
-//! of them to the ranks that have joined. When another rank's timeout expires, it sends the list only to that rank.
+//! of them to the ranks that have joined. When another rank's timeout expires, rank 0 sends the list only to that rank.
 //!
 //! Each rank then begins to create its communicator, and reports to rank 0 whether this succeeded. A rank that calls
 //! [`Launch::fail`] joins and reports its failure. Rank 0 sends the outcome to all ranks, including ranks that join up to 30 s
 //! later. The outcome is that all have begun, or the first failure, which the other ranks return as an error. If only the port
-//! identifies the job, any process can report a failure. Before rank 0 sends the id, it therefore accepts a report only 5 s after
-//! all ranks have joined, or earlier if a timeout expires in these 5 s. Until then, another process can join as the failed rank.
+//! identifies a job, any process can report a failure. In such a job, before rank 0 sends the unique id, it accepts a report only
+//! after all ranks have joined, and then only when 5 s have passed or a timeout expires. Until then, another process can join as
+//! the failed rank.
 //!
-//! Rank 0 refuses a connection that sends no complete hello within 5 s, or whose hello has another job id, another number of
-//! ranks, or the rank of a process that has joined. It logs a warning for each refused connection, and lists the reasons in its
-//! error at the timeout. To affect other connections, a process needs the job id and, if rank 0 publishes one, the nonce. With
-//! them, it can join as a rank that has not joined yet, or report that this rank has failed. As in NCCL's bootstrap, nothing is
-//! encrypted.
+//! Rank 0 refuses a connection that sends no complete hello within 5 s. It also refuses a hello with a different job id, a
+//! different number of ranks, or the rank of a process that has joined. It logs a warning for each refused connection, and lists
+//! the reasons in its error at the timeout. To affect other connections, a process needs the job id and, if rank 0 publishes its
+//! address, the nonce that is published with the address. With them, it can join as a rank that has not joined yet, or report
+//! that this rank has failed. As in NCCL's bootstrap, nothing is encrypted.
 //!
 //! If `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` has an IP address, rank 0 listens on it; if it has a host name, rank 0 listens on all
-//! interfaces. An address of another host is an error. `0.0.0.0`, which only rank 0 may have, means all interfaces. If rank 0
-//! publishes its address, it listens on `127.0.0.1` if all ranks are on its host, otherwise on all interfaces.
+//! interfaces. An address of another host is an error. The address can be `0.0.0.0` (all interfaces), but only on rank 0. If rank
+//! 0 publishes its address, it listens on `127.0.0.1` if all ranks are on its host, otherwise on all interfaces.
 //!
 //! A message consists of a header, a length and a text. The header has 8 bytes: `libnccl`, and one byte with the protocol
 //! version, which is 4. The length is a little-endian number of 4 bytes. The text has this length, at most 4096 bytes. A rank
 //! sends `hello`, then `begun` or `failed`. Rank 0 sends `accepted`, `id`, and the outcome, `begun` or `failed`; `missing` may
-//! replace `id` or the outcome. A rank with another protocol version gets `refused-for-good`, with the rank's version in the
+//! replace `id` or the outcome. A rank with a different protocol version gets `refused-for-good`, with the rank's version in the
 //! header. This message has the same form in all versions.
 //!
 //! | text | from | |
 //! |---|---|---|
 //! | `hello JOB ROOT NONCE RANK SIZE WAIT NAME` | a rank | `JOB`: hash of the job id (FNV-1a, 128 bits); `ROOT`: nonce that rank 0 has published, or 0; `NONCE`: a new nonce; 32 hexadecimal digits each. `WAIT`: the time in ms that the rank will wait; `NAME`: `=` and the communicator's name, or `*` if names are not compared |
-//! | `accepted`, `refused REASON`, `refused-for-good REASON` | rank 0 | after `refused-for-good`, another attempt would fail too |
+//! | `accepted`, `refused REASON`, `refused-for-good REASON` | rank 0 | after `refused-for-good`, a further attempt would also fail |
 //! | `id ID` | rank 0 | 256 hexadecimal digits |
 //! | `begun` | both | from a rank: it has begun; from rank 0: all have begun |
 //! | `failed RANK REASON` | both | a rank has failed; the reason has at most 1024 bytes |

@@ -13,7 +13,7 @@ use super::root::TELL;
 use super::wire::Message;
 use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
 
-/// One rank of a job: this process, as started by a launcher.
+/// The rank of this process in a job, as assigned by a launcher.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Launcher};
@@ -39,8 +39,8 @@ impl Launch {
     /// Reads the launcher's variables from the environment.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`] if no launcher's variable is set; [`LaunchError::Variables`] if a variable is missing or
-    /// invalid, or contradicts another one.
+    /// [`LaunchError::NoLauncher`] if no launcher's variable is set. [`LaunchError::Variables`] if a variable is missing or
+    /// invalid, or contradicts another variable.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Launchers set only UTF-8.
@@ -51,7 +51,7 @@ impl Launch {
     /// Reads the launcher's variables from `variables` instead of the environment.
     ///
     /// # Errors
-    /// The errors of [`from_env`](Self::from_env).
+    /// Returns the errors of [`from_env`](Self::from_env).
     pub fn from_variables<N: Into<String>, V: Into<String>>(
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self> {
@@ -72,7 +72,7 @@ impl Launch {
         self.environment.launcher
     }
 
-    /// Returns this process's rank, from 0.
+    /// Returns this process's rank, counted from 0.
     pub fn rank(&self) -> usize {
         self.environment.ranks.rank as usize
     }
@@ -82,7 +82,7 @@ impl Launch {
         self.environment.ranks.size as usize
     }
 
-    /// Returns this process's number among the ranks on its host, from 0.
+    /// Returns this process's index among the ranks on its host, counted from 0.
     ///
     /// The index of its GPU may differ: see [`device`](Self::device).
     pub fn local_rank(&self) -> usize {
@@ -94,9 +94,9 @@ impl Launch {
         self.environment.ranks.local_size as usize
     }
 
-    /// Returns the device index for this rank, given the number of devices `visible` to this process.
+    /// Returns the index of this rank's device. `visible` must be the number of devices that this process sees.
     ///
-    /// This is 0 if the process sees one device, as with SLURM's `--gpus-per-task=1` and Ray. Otherwise it is the [local
+    /// The index is 0 if the process sees one device, as with SLURM's `--gpus-per-task=1` and Ray. Otherwise it is the [local
     /// rank](Self::local_rank).
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Launch {
         }
     }
 
-    /// Returns the rendezvous; `None` for a single rank, unless `LIBNCCL_RENDEZVOUS` is set.
+    /// Returns the rendezvous; `None` if the job has only one rank, unless `LIBNCCL_RENDEZVOUS` is set.
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
@@ -125,7 +125,8 @@ impl Launch {
     /// ranks' errors contain the reason (NCCL 2.14.3 or newer).
     ///
     /// # Errors
-    /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
+    /// Returns the errors of [`unique_id`](Self::unique_id) and of
+    /// [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
     pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
         self.communicator_with(nccl, &Config::new())
     }
@@ -135,7 +136,7 @@ impl Launch {
     /// If `config` has no [timeout](Config::timeout), the communicator gets the timeout of this launch (NCCL 2.14.3 or newer).
     ///
     /// # Errors
-    /// The errors of [`communicator`](Self::communicator).
+    /// Returns the errors of [`communicator`](Self::communicator).
     pub fn communicator_with(&self, nccl: &Nccl, config: &Config) -> Result<Communicator> {
         self.communicator_named("", nccl, config)
     }
@@ -143,9 +144,9 @@ impl Launch {
     /// Creates a communicator as [`communicator_with`](Self::communicator_with) does, with a name that must be the same on all
     /// ranks.
     ///
-    /// Ranks that create several communicators in different orders would join each other's communicators, and their collectives
-    /// would have wrong results. With names, all ranks get an error instead. To name the communicator in NCCL's log, use
-    /// [`Config::name`].
+    /// Without names, ranks that create several communicators in different orders join each other's communicators, and their
+    /// collectives have wrong results. With names, all ranks get an error instead. This name does not appear in NCCL's log; use
+    /// [`Config::name`] for that.
     ///
     /// ```no_run
     /// # use libnccl::{Config, Nccl};
@@ -157,8 +158,8 @@ impl Launch {
     /// ```
     ///
     /// # Errors
-    /// [`LaunchError::RankFailed`] if a rank passes another name than rank 0 (the error contains both); the errors of
-    /// [`communicator`](Self::communicator).
+    /// [`LaunchError::RankFailed`] if a rank passes a name that differs from rank 0's name; the error contains both names. Also
+    /// returns the errors of [`communicator`](Self::communicator).
     pub fn communicator_named(&self, name: &str, nccl: &Nccl, config: &Config) -> Result<Communicator> {
         let (size, rank, name) = (self.size(), self.rank(), Name::new(name));
         if nccl.version() < Version::new(2, 14, 3) {
@@ -173,14 +174,14 @@ impl Launch {
         Ok(pending.finish()?)
     }
 
-    /// Waits until all ranks have called this, and returns the same new id to all. Rank 0 creates the id.
+    /// Waits until all ranks have called this method, and returns the same new id on all ranks. Rank 0 creates the id.
     ///
     /// The process of rank 0 must not exit before all ranks have joined a communicator with this id.
     ///
     /// # Errors
-    /// [`LaunchError::MissingRanks`] if other ranks have not called this within the [timeout](Self::timeout);
-    /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange fails for another
-    /// reason; and, on rank 0, the errors of [`Nccl::unique_id`].
+    /// [`LaunchError::MissingRanks`] if other ranks have not called this method within the [timeout](Self::timeout).
+    /// [`LaunchError::RankFailed`] if another rank has failed. [`LaunchError::Rendezvous`] if the exchange fails for another
+    /// reason. On rank 0, also the errors of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
         self.exchange(nccl, Name::ANY, |id| Ok(*id))
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::connection;
 
-/// The place where the ranks find rank 0. `Display` writes it in the syntax of `LIBNCCL_RENDEZVOUS`.
+/// The address or directory at which the ranks find rank 0. `Display` writes it in the syntax of `LIBNCCL_RENDEZVOUS`.
 ///
 /// ```
 /// use libnccl_launch::{Launch, Rendezvous};

@@ -148,8 +148,9 @@ impl Peer {
     /// Returns the next message, or `None` if it is not complete yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidData`] for bytes that are not a message; [`ErrorKind::UnexpectedEof`] at the end of the stream;
-    /// [`ErrorKind::Unsupported`] for a message of another version, which later messages to this peer then use.
+    /// [`ErrorKind::InvalidData`] if the bytes are not a message. [`ErrorKind::UnexpectedEof`] if the stream has ended.
+    /// [`ErrorKind::Unsupported`] if the message has a different protocol version; later messages to this peer then use that
+    /// version.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
         if !std::mem::take(&mut self.is_ready) {
             return Ok(None);

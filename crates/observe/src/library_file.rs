@@ -18,7 +18,7 @@ impl Identity {
     /// Reads the identity of a file, which need not be a library.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Returns the system's error if the file cannot be read.
     pub fn of(file: &File) -> io::Result<Self> {
         Ok(Self { size: file.metadata()?.len(), build_id: build_id(file) })
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Identity {
 /// several seconds in an unoptimized build.
 ///
 /// # Errors
-/// The error of the system.
+/// Returns the system's error if the file cannot be read.
 pub fn hash(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0))?;
     let (mut buffer, mut hash) = (vec![0; 1 << 20], 0xcbf2_9ce4_8422_2325_u64);

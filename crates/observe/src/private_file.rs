@@ -9,7 +9,7 @@ use tempfile::Builder;
 /// not followed.
 ///
 /// # Errors
-/// The system's error.
+/// Returns the system's error if the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory =
         path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -16,7 +16,7 @@ use libnccl::{Communicator, Error, Result};
 use crate::Recorder;
 
 /// A thread that watches communicators of this process. It queries each communicator's asynchronous error, and detects a
-/// communicator that is in one call for longer than a limit.
+/// communicator that has been in one call for longer than a limit.
 ///
 /// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
 /// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner is
@@ -46,7 +46,7 @@ use crate::Recorder;
 /// ```
 ///
 /// # For users of PyTorch
-/// | variable of PyTorch | here |
+/// | PyTorch's variable | counterpart |
 /// |---|---|
 /// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Action::Continue`], [`Action::Abort`] |
 /// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the callback exits the process; with 1, it aborts all communicators first |
@@ -69,7 +69,7 @@ pub struct Finding {
     pub size: u32,
     /// The rank in the communicator.
     pub rank: u32,
-    /// The failure, or the time in the call.
+    /// The failure, or the time that the communicator has been in the call.
     pub cause: Cause,
     /// The recorder of the communicator, if it is recorded.
     pub recorder: Option<Recorder>,
@@ -100,7 +100,7 @@ impl fmt::Display for Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Does nothing. A failure is not reported again; a stalled call is reported again when another `limit` has passed.
+    /// Does nothing. A failure is not reported again; a stalled call is reported again after each further `limit`.
     Continue,
     /// Aborts the communicator.
     Abort,
@@ -151,7 +151,7 @@ thread_local! {
 }
 
 impl Watchdog {
-    /// PyTorch's heartbeat timeout: 480 s.
+    /// 480 s, the default of PyTorch's heartbeat timeout.
     pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
     /// The pause between two checks, the same as in PyTorch's watchdog.
     const PAUSE: Duration = Duration::from_millis(100);
@@ -159,7 +159,7 @@ impl Watchdog {
     /// Starts a watchdog. Its thread calls `on_finding` when a communicator has failed, or has been in one call for `limit`.
     ///
     /// # Errors
-    /// The system's error if the thread cannot be started.
+    /// Returns the system's error if the thread cannot be started.
     pub fn new(
         limit: Duration,
         mut on_finding: impl FnMut(&Finding) -> Action + Send + 'static,
@@ -180,7 +180,8 @@ impl Watchdog {
     /// Watches a communicator until it is destroyed or aborted.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if other code owns the communicator, because that code may destroy it at any time.
+    /// [`Error::InvalidUsage`] if the communicator is borrowed ([`Communicator::borrow_raw`]), because its owner may destroy it
+    /// at any time.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         if communicator.is_borrowed() {
             let problem = "other code owns the communicator, and may destroy it meanwhile".into();
@@ -207,10 +208,11 @@ impl Watchdog {
     }
 
     /// Aborts all watched communicators. The communicators of one library are aborted in one NCCL group, so that no abort waits
-    /// for another. If the owner of a communicator is in a call, the owner aborts it, as with an [`AbortHandle`].
+    /// for another. If the owner of a communicator is in a call, the communicator is aborted by its owner, as [`AbortHandle`]
+    /// describes.
     ///
     /// # Errors
-    /// As for [`AbortHandle::abort`].
+    /// Returns the errors of [`AbortHandle::abort`].
     #[doc(alias = "ncclCommAbort")]
     pub fn abort_all(&self) -> Result<()> {
         self.state.abort_all()

@@ -30,7 +30,7 @@ fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResu
 /// Returns the name in a communicator's configuration.
 ///
 /// # Safety
-/// The configuration is null or valid, as for NCCL.
+/// `config` must be null or valid, as for NCCL.
 unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     const END: usize = offset_of!(ncclConfig_t, commName) + size_of::<*const c_char>();
     /// The first NCCL version with a name. In an older struct, these bytes may have any value.
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
 /// Returns the description of a child communicator that is about to be created.
 ///
 /// # Safety
-/// The configuration is null or valid, as for NCCL.
+/// `config` must be null or valid, as for NCCL.
 unsafe fn child(
     comm: ncclComm_t,
     color: Option<c_int>,

@@ -32,7 +32,7 @@ static REPORT: AtomicUsize = AtomicUsize::new(0);
 /// Installs `report` to be called at memory faults. Only the first call in a process has an effect.
 ///
 /// # Errors
-/// The handler cannot be installed.
+/// Returns the system's error if the handler cannot be installed.
 pub fn install(report: Report) -> io::Result<()> {
     if REPORT.compare_exchange(0, report as usize, Relaxed, Relaxed).is_err() {
         return Ok(());

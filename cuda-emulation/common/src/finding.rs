@@ -125,7 +125,7 @@ static FILE: OnceLock<File> = OnceLock::new();
 /// Opens the findings file.
 ///
 /// # Errors
-/// The file cannot be opened.
+/// Returns the system's error if the file cannot be opened.
 pub fn open(name: &str) -> io::Result<()> {
     let name = name.replace("%p", &process::id().to_string());
     let file = OpenOptions::new().append(true).create(true).open(name)?;

@@ -166,7 +166,7 @@ impl Interface {
     /// Returns the interface of a loaded `libcuda.so.1`, or `None` if that is not the emulated driver.
     ///
     /// # Errors
-    /// The library has another version of the interface. The error contains the version.
+    /// Returns an error if the library has a different version of the interface. The error contains that version.
     ///
     /// # Safety
     /// `library` must be a handle from `dlopen`, and the library must never be unloaded.

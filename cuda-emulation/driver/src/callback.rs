@@ -30,8 +30,8 @@ impl Callback {
     /// Creates a callback. The last reference must not be dropped under the driver's lock, because `release` may call CUDA.
     ///
     /// # Safety
-    /// Any thread may call `function`: once, or, if the operation is captured, once for each launch of the graph. After that, any
-    /// thread may call `release` and drop both.
+    /// `function` must be callable on any thread: once, or, if the operation is captured, once for each launch of the graph.
+    /// After that, `release` must be callable on any thread, and both must be droppable on any thread.
     pub(crate) unsafe fn new(function: impl Fn() + 'static, release: Option<Box<dyn FnOnce()>>) -> Arc<Self> {
         Arc::new(Self { function: Box::new(function), release })
     }

@@ -209,7 +209,9 @@ impl<A> Captures<A> {
     /// Ends the capture that began on a stream. Returns the graph, and whether it is usable.
     ///
     /// # Errors
-    /// The capture began on another stream, which also invalidates it, or in another thread. The capture continues.
+    /// Returns an error if the stream is not being captured, or if the capture began on another stream. Also returns an error if
+    /// the capture began in another thread, unless its mode is relaxed. The capture continues. If it began on another stream, it
+    /// is invalidated.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
         let id = self.of(stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.captures.get_mut(&id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;

@@ -377,7 +377,7 @@ impl State {
     /// Checks that an operation is permitted to access mapped memory.
     ///
     /// # Errors
-    /// The access is not permitted. The context gets a sticky error.
+    /// Returns an error if the access is not permitted. The context then gets a sticky error.
     pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
         let context = self.context_of(stream)?;
         let device = self.context(context)?.device;
@@ -485,7 +485,7 @@ impl State {
     /// Returns the last record of an event.
     ///
     /// # Errors
-    /// The record is captured. The capture is invalidated.
+    /// Returns an error if the record is captured. This also invalidates the capture.
     pub(crate) fn record_to_wait_for(&mut self, event: EventId) -> Result<Option<Record>> {
         match self.event(event)?.last.clone() {
             LastRecord::Never => Ok(None),

@@ -65,7 +65,7 @@ impl Function {
 /// Parses a table. `file` is its name in errors.
 ///
 /// # Errors
-/// The first line that is malformed or not in order, with what was expected.
+/// Returns an error if a line is malformed or not in order. The error contains the first such line, and what was expected.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Function>, String> {
     let mut functions: Vec<Function> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -85,7 +85,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Function>, String> {
 /// Reads a table.
 ///
 /// # Errors
-/// The file cannot be read, or [`parse`] fails.
+/// Returns an error if the file cannot be read, or if [`parse`] fails.
 pub fn read(file: &Path) -> Result<Vec<Function>, String> {
     let name = file.display().to_string();
     let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;

@@ -44,7 +44,7 @@ fn set(handle: *mut c_void, change: impl FnOnce(&mut Context)) -> Status {
 }
 
 /// # Safety
-/// As [`put`].
+/// As for [`put`].
 unsafe fn get<T>(handle: *mut c_void, out: *mut T, find: impl FnOnce(&mut Context) -> T) -> Status {
     // SAFETY: as the caller guarantees.
     CONTEXTS.with(handle, find).map_or(NOT_INITIALIZED, |value| unsafe { put(out, value) })

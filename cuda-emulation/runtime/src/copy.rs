@@ -19,7 +19,7 @@ const DEFAULT: c_uint = cudaMemcpyKind::cudaMemcpyDefault as c_uint;
 /// Copies in a stream. Without a stream, copies in the legacy stream and waits.
 ///
 /// # Safety
-/// Both ranges are valid until the copy is done.
+/// Both ranges must be valid until the copy is done.
 unsafe fn copy(
     to: *mut c_void,
     from: *const c_void,
@@ -53,7 +53,7 @@ unsafe fn copy(
 /// Copies rows between addresses with pitches. `stream` has the same meaning as in [`copy`].
 ///
 /// # Safety
-/// All rows are valid until the copy is done.
+/// All rows must be valid until the copy is done.
 unsafe fn copy_rows(
     (to, to_pitch): (*mut c_void, usize),
     (from, from_pitch): (*const c_void, usize),
@@ -107,7 +107,7 @@ unsafe fn copy_rows(
 /// Fills memory with the lowest byte of `value`, like C's `memset`. `stream` has the same meaning as in [`copy`].
 ///
 /// # Safety
-/// The range is valid until it is filled.
+/// The range must be valid until it is filled.
 unsafe fn fill(address: CUdeviceptr, value: c_int, size: usize, stream: Option<CUstream>) -> Result<()> {
     let driver = bind()?;
     if size == 0 {

@@ -103,7 +103,7 @@ macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty $(=> $declared:ty)?),* $(,)?);)*) => {
         impl Driver {$(
             /// # Safety
-            /// As NVIDIA documents it.
+            /// The caller must meet the requirements that NVIDIA documents for this function.
             #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
             pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Result<()> {
                 call!(self, $name($($argument: $type $(=> $declared)?),*))

@@ -61,7 +61,7 @@ fn is_needed() -> bool {
 }
 
 /// # Safety
-/// `dynamic` is the dynamic section of an object that is loaded at `address`, or null.
+/// `dynamic` must be null, or the dynamic section of an object that is loaded at `address`.
 unsafe fn needs(address: usize, dynamic: *const Entry) -> bool {
     let entries = || {
         let mut next = dynamic;

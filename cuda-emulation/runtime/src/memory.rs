@@ -53,7 +53,7 @@ unsafe fn allocate(
 /// Returns an attribute of an address, or 0 if the driver has no such attribute for it.
 ///
 /// # Safety
-/// `T` is the type of the attribute.
+/// `T` must be the type of the attribute.
 unsafe fn attribute<T: Default>(
     driver: &Driver,
     attribute: CUpointer_attribute,

@@ -56,7 +56,7 @@ impl Release {
     /// Returns NVIDIA's files, after downloading them if needed.
     ///
     /// # Errors
-    /// There is no pip, or the download fails.
+    /// Returns an error if there is no directory for downloads, if pip is missing, or if the download fails.
     pub fn obtain(self) -> Result<Toolkit, String> {
         // The directory's name contains the versions of the packages that differ: new versions are downloaded.
         let (requirements, name, packages) = match self {

@@ -32,7 +32,8 @@ const NAME: usize = 256;
 /// the same arguments and options. The first rank whose arguments differ reports a finding.
 ///
 /// # Errors
-/// Two ranks have the same device without [permission](may_repeat), or, in strict mode, the arguments differ.
+/// Returns an error if two ranks have the same device without [permission](may_repeat) or if, in strict mode, the arguments
+/// differ.
 pub(crate) fn check(
     communicator: &Communicator,
     joined: &RankInfo,

@@ -202,8 +202,8 @@ impl Communicator {
     /// Enters the communicator on the calling thread until the result is dropped. Background jobs do not enter it.
     ///
     /// # Errors
-    /// Another thread has entered the communicator: both would run the same steps. Not an error once the communicator is stopped:
-    /// steps do not matter any more, and the other thread is about to leave.
+    /// Returns an error if another thread has entered the communicator, because both threads would run the same steps. This is no
+    /// error once the communicator is stopped: steps do not matter any more, and the other thread is about to leave.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         if self.is_entered.swap(true, Acquire) && self.stopped().is_none() {

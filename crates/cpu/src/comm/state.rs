@@ -42,7 +42,7 @@ impl Communicator {
     /// stopped do not count.
     ///
     /// # Errors
-    /// There are such calls. The first time, they are also reported.
+    /// Returns an error if there are such calls. The first time, they are also reported.
     pub(crate) fn check_group_ended(&self, what: &str) -> Result {
         if self.error.get().is_some() || self.stopped().is_some() {
             return Ok(());

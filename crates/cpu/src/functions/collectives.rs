@@ -36,7 +36,7 @@ struct Arguments {
 /// Runs a collective.
 ///
 /// # Safety
-/// The contract of the called C function.
+/// The arguments must meet the contract of the C function `arguments.function`.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;
     let call = |communicator: &Arc<Communicator>| {

@@ -94,7 +94,7 @@ fn refuse(id: &ncclUniqueId, error: &Error) {
 /// Creates a communicator. If there are several ids, its ranks use only the first to join.
 ///
 /// # Safety
-/// The contract of `ncclCommInitRankConfig`.
+/// The arguments must meet the contract of `ncclCommInitRankConfig`.
 pub(super) unsafe fn init_rank(
     comm: *mut ncclComm_t,
     nranks: c_int,

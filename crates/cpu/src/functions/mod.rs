@@ -6,9 +6,10 @@
 //!
 //! # Safety
 //!
-//! Every function has the contract of its C declaration. A pointer that is not NULL must point to the data that the header
-//! specifies. Buffers must stay valid until the call, or its group, has ended; on a stream, until the stream has run the
-//! operation. Addresses of device memory are buffers too; they are not dereferenced before they are resolved.
+//! The caller must meet the contract of the function's C declaration. A pointer that is not NULL must point to the data that the
+//! header specifies. Buffers must stay valid until the call, or its group, has ended. If the operation is on a stream, its
+//! buffers must stay valid until the stream has run it. This includes buffers in device memory, whose addresses are resolved
+//! before they are dereferenced.
 
 #![allow(clippy::wildcard_imports, reason = "the modules hold nothing but NCCL's functions")]
 

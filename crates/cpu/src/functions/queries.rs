@@ -50,8 +50,8 @@ pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_c
     wait.map_or_else(error::last_pointer, |text| error::wait_pointer(&text))
 }
 
-/// Reads `NCCL_DEBUG` and the related variables again. NCCL's header does not declare this function, so it is not in the function table.
-/// NCCL's library exports it, and programs look it up.
+/// Reads `NCCL_DEBUG` and the related variables again. NCCL's header does not declare this function, so it is not in the function
+/// table. NCCL's library exports it, and programs look it up by its name.
 pub extern "C" fn ncclResetDebugInit() {
     guard(|| -> Result {
         debug::reset();

@@ -145,7 +145,7 @@ fn abort(communicator: &Communicator) {
 /// child of it: they may never join, and nothing could end the wait any more.
 ///
 /// # Errors
-/// The ranks did not make the same calls. The communicator is destroyed nevertheless.
+/// Returns the error of [`leave`]. The communicator is destroyed nevertheless.
 fn destroy(communicator: &Communicator) -> Result {
     if communicator.jobs.is_busy() {
         communicator.cancel();
@@ -167,7 +167,7 @@ fn destroy(communicator: &Communicator) -> Result {
 /// them.
 ///
 /// # Errors
-/// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
+/// Returns an error if the ranks did not all make the same calls, but only in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
 fn leave(communicator: &Communicator, state: &SharedState, rank: usize) -> Result {
     if state.has_departed(rank) {
         return Ok(());

@@ -57,7 +57,7 @@ impl RasClient {
     /// Creates a client of the service at `host:port` or `[IPv6]:port`.
     ///
     /// # Errors
-    /// [`RasError::Address`] if the address has another form. The port has no default.
+    /// [`RasError::Address`] if `address` does not have one of these forms. The port is required.
     pub fn new(address: &str) -> Result<Self, RasError> {
         let parsed = connection::parse_address(address.trim());
         let (host, port) = parsed.ok_or_else(|| RasError::Address { address: address.into() })?;
@@ -67,7 +67,7 @@ impl RasClient {
     /// Creates a client of the service at `NCCL_RAS_ADDR`, or at `localhost:28028` if this variable is not set.
     ///
     /// # Errors
-    /// [`RasError::Address`] if the variable is not an address.
+    /// [`RasError::Address`] if the value of the variable is not an address.
     pub fn from_env() -> Result<Self, RasError> {
         match libnccl::internal::environment::variable("NCCL_RAS_ADDR") {
             Some(address) if !address.is_empty() => Self::new(&address.to_string_lossy()),
@@ -84,7 +84,7 @@ impl RasClient {
         self
     }
 
-    /// Returns the address of the service, in the form of `NCCL_RAS_ADDR`.
+    /// Returns the address of the service as `host:port` or `[IPv6]:port`, the syntax of `NCCL_RAS_ADDR`.
     #[must_use]
     pub fn address(&self) -> String {
         connection::format_address(&self.host, self.port)
@@ -93,7 +93,7 @@ impl RasClient {
     /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
     ///
     /// # Errors
-    /// Any [`RasError`] but `Address`.
+    /// Returns any [`RasError`] except `Address`.
     #[doc(alias = "ncclras")]
     pub fn status(&self) -> Result<String, RasError> {
         self.text("STATUS")
@@ -102,7 +102,7 @@ impl RasClient {
     /// Returns the job's report as text, with more details of the ranks.
     ///
     /// # Errors
-    /// Any [`RasError`] but `Address`.
+    /// Returns any [`RasError`] except `Address`.
     pub fn verbose_status(&self) -> Result<String, RasError> {
         self.text("VERBOSE STATUS")
     }
@@ -123,7 +123,7 @@ impl RasClient {
     /// Returns the job's report. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// Any [`RasError`] but `Address`.
+    /// Returns any [`RasError`] except `Address`.
     pub fn report(&self) -> Result<Report, RasError> {
         Report::parse(&self.json_report()?)
     }
@@ -131,7 +131,7 @@ impl RasClient {
     /// Returns the JSON text of the job's report, as received. Since NCCL 2.28.7.
     ///
     /// # Errors
-    /// Any [`RasError`] but `Address`.
+    /// Returns any [`RasError`] except `Address`.
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
         self.request(|mut connection, deadline| {
             connection.command(JSON, deadline)?;
@@ -143,7 +143,7 @@ impl RasClient {
     /// NCCL 2.31.
     ///
     /// # Errors
-    /// As for [`status`](Self::status); [`RasError::Refused`] while another client's diagnostics run.
+    /// Returns the errors of [`status`](Self::status), or [`RasError::Refused`] if another client's diagnostics are running.
     pub fn diagnostics(&self) -> Result<String, RasError> {
         let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
         let reply = self.request(|mut connection, deadline| connection.query(diagnostics, deadline));
@@ -152,10 +152,10 @@ impl RasClient {
 
     /// Subscribes to the events of `groups`, or of [`EventGroup::Lifecycle`] if `groups` is empty. Since NCCL 2.29.2.
     ///
-    /// One process of the job reports the events that it observes, until it exits.
+    /// The events come from one process of the job. The subscription ends when this process exits.
     ///
     /// # Errors
-    /// Any [`RasError`] but `Address`.
+    /// Returns any [`RasError`] except `Address`.
     pub fn monitor(&self, groups: &[EventGroup]) -> Result<Monitor, RasError> {
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));
@@ -170,7 +170,7 @@ impl RasClient {
     /// names of events joined by commas, such as `coll,p2p`. Since NCCL 2.31.
     ///
     /// # Errors
-    /// As for [`status`](Self::status); [`RasError::Refused`] for a mask that is invalid in the job's NCCL.
+    /// Returns the errors of [`status`](Self::status), or [`RasError::Refused`] if the mask is invalid.
     pub fn set_profiler_mask(&self, mask: &str) -> Result<(), RasError> {
         let line = format!("CONTROL PROFILER_MASK {mask}");
         if mask.is_empty() || !mask.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -7,14 +7,14 @@ use libnccl::Version;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasError {
-    /// The address is not `host:port`.
+    /// The address does not have the form `host:port`.
     #[error("invalid RAS address {address:?}: expected host:port or [IPv6]:port, such as localhost:28028")]
     Address {
-        /// The text that was given.
+        /// The invalid address.
         address: Box<str>,
     },
 
-    /// No process accepted a connection, or the host name was not resolved.
+    /// No process accepted a connection, or the host name could not be resolved.
     #[error(
         "no process of a job serves RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
          communicator exists and NCCL_RAS_ENABLE is unset or 1; the CPU backend with NCCL_RAS_ENABLE=1)"
@@ -48,12 +48,12 @@ pub enum RasError {
         problem: Box<str>,
     },
 
-    /// The process has an NCCL that does not support the request.
+    /// The NCCL of the process that replied does not support the request.
     #[error("{request}: the job's NCCL does not support this request, which needs {since} or newer")]
     Unsupported {
         /// The request, as it was sent.
         request: Box<str>,
-        /// The first NCCL version that supports it.
+        /// The first NCCL version that supports the request.
         since: Version,
     },
 
@@ -66,7 +66,7 @@ pub enum RasError {
         reply: Box<str>,
     },
 
-    /// The reply is malformed: another service may use the port.
+    /// The reply is malformed, for example because another service uses the port.
     #[error("{request}: {problem}")]
     Protocol {
         /// The request, as it was sent, or `a report` if `Report::parse` failed.

@@ -41,8 +41,8 @@ impl Monitor {
     /// Returns the next event, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// [`RasError::Closed`] if the process that reports the events has exited; [`RasError::Protocol`] if it sends anything but an
-    /// event, after which further calls fail too.
+    /// [`RasError::Closed`] if the process that reports the events has exited. [`RasError::Protocol`] if the process sends
+    /// anything other than an event; further calls then fail too.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, RasError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -80,10 +80,10 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventGroup {
-    /// Processes that join or are considered dead. Every process reports these events for all processes.
+    /// Events about processes that join or are considered dead. Each process reports the events of all processes.
     Lifecycle,
-    /// Connections that are made, lost, slow or recovered. Each process reports only its own connections to neighboring
-    /// processes.
+    /// Events about connections that are made, lost, slow or recovered. Each process reports only the events of its own
+    /// connections to neighboring processes.
     Trace,
 }
 
@@ -106,17 +106,17 @@ pub struct Event {
     pub timestamp: String,
     /// `LIFECYCLE` or `TRACE`.
     pub group: String,
-    /// The name, such as `PEER_NEW`, `PEER_DEAD` or `PEER_UNRESPONSIVE`.
+    /// The name of the event, such as `PEER_NEW`, `PEER_DEAD` or `PEER_UNRESPONSIVE`.
     pub event: String,
     /// The process that the event is about, if there is one.
     #[serde(default)]
     pub peer: Option<Peer>,
-    /// The details; may be empty.
+    /// Further details; may be empty.
     #[serde(default)]
     pub details: String,
 }
 
-/// A process that an [`Event`] is about. Unknown texts and lists are empty.
+/// A process that an [`Event`] is about. A string or list is empty if its value is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -129,7 +129,7 @@ pub struct Peer {
     pub cuda_devs: Vec<i64>,
     /// The NVML devices of its ranks.
     pub nvml_devs: Vec<i64>,
-    /// The address of its connection, if nothing else is known.
+    /// The address of its connection. Empty unless all other fields are unknown.
     pub addr: String,
 }
 

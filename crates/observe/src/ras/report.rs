@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::connection::{MAX_REPORT, excerpt, protocol};
 use super::error::RasError;
 
-/// A job's report, from the view of the process that replied.
+/// A report about a job, from the point of view of the process that replied.
 ///
 /// ```
 /// use libnccl_observe::ras::Report;
@@ -24,10 +24,10 @@ use super::error::RasError;
 pub struct Report {
     /// The NCCL version of the process that replied, with its suffix.
     pub nccl_version: String,
-    /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
+    /// The version of the CUDA runtime, such as 13000 for CUDA 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_runtime_version: i64,
-    /// The newest CUDA version that the driver supports, 13000 for 13.0; -1 if it is unknown.
+    /// The newest CUDA version that the driver supports, such as 13000 for CUDA 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
     pub cuda_driver_version: i64,
     /// The local time of the process that replied, `YYYY-MM-DD hh:mm:ss`.
@@ -104,7 +104,7 @@ pub struct RankReport {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The state of its communicator; `None` if the report lacks it or a part of it.
+    /// The state of its communicator; `None` if it is missing or incomplete in the report.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
     /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`. If a
@@ -137,7 +137,7 @@ pub struct RankStatus {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RankState {
-    /// The communicator is not ready.
+    /// The communicator is not ready yet.
     Init,
     /// Operations can be called.
     Running,
@@ -165,7 +165,7 @@ pub struct MissingRank {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The reason; `None` if the report lacks it or a part of it.
+    /// The reason why the rank is missing; `None` if the reason itself is missing or incomplete in the report.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<MissingStatus>,
 }
@@ -180,14 +180,14 @@ pub struct MissingStatus {
     pub considered_dead: bool,
 }
 
-/// Statistics of a report; `None` is unknown.
+/// Statistics of a report. A field is `None` if its value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Collection {
     /// The time in seconds that it took to query the processes.
     pub collection_time_sec: Option<f64>,
-    /// The number of processes that timed out, or that can be reached only through such a process.
+    /// The number of processes that timed out, or that can be reached only through a process that timed out.
     pub timeouts_count: Option<u64>,
 }
 
@@ -210,7 +210,8 @@ impl Report {
     /// inserted.
     ///
     /// # Errors
-    /// [`RasError::Protocol`] if this is not a report; the error contains the position of the mistake.
+    /// [`RasError::Protocol`] if `json` is larger than 256 MiB, or is not a valid report. In the second case, the error contains
+    /// the position of the mistake.
     pub fn parse(json: &[u8]) -> Result<Self, RasError> {
         if json.len() > MAX_REPORT {
             return Err(protocol(

@@ -11,7 +11,7 @@ use super::report::{
 use libnccl::error::ResultCode;
 use libnccl::sys::ncclResult_t;
 
-/// A conclusion about a communicator, one of its ranks, or the report.
+/// A conclusion about a job, one of its communicators, or a rank of a communicator.
 ///
 /// [`Display`](fmt::Display) writes one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,9 +20,9 @@ pub struct Verdict {
     /// The conclusion.
     #[serde(flatten)]
     pub kind: VerdictKind,
-    /// The communicator; `None` if the verdict is about the report.
+    /// The communicator; `None` if the verdict is about the whole job.
     pub communicator: Option<CommunicatorId>,
-    /// The rank that is to blame, if there is one.
+    /// The rank; `None` if the verdict is about a whole communicator or the whole job.
     pub rank: Option<RankPlace>,
 }
 
@@ -51,43 +51,43 @@ pub enum VerdictKind {
     Unresponsive,
     /// The rank reports an error of its initialization or of an operation, or has aborted its communicator.
     Failed {
-        /// The `ncclResult_t`; `None` for an abort.
+        /// The error code, a `ncclResult_t`; `None` if the rank has aborted its communicator.
         code: Option<i64>,
     },
-    /// The report lacks data on the job, a communicator or a rank, or contradicts itself. This includes a rank whose process
-    /// responds but no longer has this communicator.
+    /// The report lacks data about the job, a communicator or a rank, or contradicts itself. A rank is also incomplete if its
+    /// process no longer has the communicator, or if the rank is still being initialized while others are ready.
     Incomplete {
         /// The missing data, or the contradiction.
         problem: String,
     },
-    /// The rank called other collectives than most ranks: it has launched more of one and fewer of another.
+    /// The rank has launched more of one collective and fewer of another than most ranks.
     Mismatched {
-        /// The rank with which it is compared. This rank has the most common numbers of launches.
+        /// A rank with the most common numbers of launches, with which this rank is compared.
         than: u64,
-        /// The collectives that it has launched more often than the rank `than`, each with the difference.
+        /// The collectives that this rank has launched more often than rank `than`, each with the difference.
         more: BTreeMap<String, u64>,
-        /// The collectives that it has launched less often than the rank `than`, each with the difference.
+        /// The collectives that this rank has launched less often than rank `than`, each with the difference.
         less: BTreeMap<String, u64>,
     },
     /// No rank launched a collective between the first report and the last, and some ranks are behind or missing.
     Frozen {
-        /// The ranks that have launched fewer than others.
+        /// The ranks that have launched fewer collectives than another rank.
         behind: Vec<u64>,
         /// The ranks that do not respond.
         missing: Vec<u64>,
     },
-    /// The rank has repeatedly launched fewer of a collective than the median; see [`verdicts`] for the rule.
+    /// The rank's number of launches of a collective has repeatedly been below the median; see [`verdicts`] for the rule.
     Straggler {
         /// The collective.
         collective: String,
-        /// The number of times that the rank has launched it.
+        /// The number of times that the rank has launched the collective.
         launched: u64,
-        /// The difference from the rank that has launched the most.
+        /// The difference from the rank that has launched the collective most often.
         behind: u64,
     },
-    /// No rank launched a collective between the first report and the last, and all have launched the same number. Not a problem
-    /// by itself: the program may be computing. RAS cannot distinguish a computing program from GPUs that hang in a launched
-    /// collective, or from ranks that wait in sends and receives.
+    /// No rank launched a collective between the first report and the last, and all ranks have launched the same number. This
+    /// alone is not a problem: the program may be computing. RAS cannot distinguish a computing program from GPUs that hang in a
+    /// launched collective, or from ranks that wait in sends and receives.
     Idle,
 }
 
@@ -99,20 +99,21 @@ impl Verdict {
     }
 }
 
-/// Returns conclusions from the reports of one job, the most severe first. Pass the oldest report first.
+/// Draws conclusions from the reports of one job. `reports` must be in chronological order. The returned verdicts are sorted by
+/// severity, the most severe first.
 ///
 /// | verdict | rule |
 /// |---|---|
 /// | dead, unresponsive, failed, incomplete | the last report shows it |
-/// | mismatched | the last report and at least three quarters of all reports show it (counters are not read at one instant) |
-/// | straggler | at least three quarters of two or more reports show the rank as behind; half of them suffice if the rank's counters are the same in the first report and the last |
-/// | frozen, idle | the counters of the first report and the last are equal |
+/// | mismatched | the last report and at least three quarters of all reports show it |
+/// | straggler | there are at least two reports, and at least three quarters of them show the rank as behind; half of them suffice if the rank's counters are equal in the first and the last report |
+/// | frozen, idle | the counters of the first and the last report are equal |
 ///
 /// A report shows a rank as behind if the rank's number of launches of a collective is below the median. The difference must be
-/// at least a quarter of the launches of this collective between two successive reports.
+/// at least a quarter of the collective's launches between this report and the previous one (for the first report, the next one).
 ///
 /// A report does not query all ranks at one instant. The counters of a healthy job's ranks differ by the number of collectives
-/// launched during the query. With short collectives, the difference can be thousands. A report should therefore take less than a
+/// launched during the query. With short collectives, the difference can be thousands. A query should therefore take less than a
 /// quarter of the time between two reports. A few reports within a second are enough to find stragglers. A job without progress
 /// for such a short time may be computing. To detect a frozen job, leave more time between the first and the last report.
 #[must_use]
@@ -280,7 +281,7 @@ fn defects(communicator: &ReportedCommunicator, listed: usize) -> Vec<Finding> {
     findings
 }
 
-/// Returns an error text if a report does not list as many entries as it states.
+/// Returns an error text if the number of entries that a report states differs from the number that it lists.
 fn miscount(entries: &str, stated: Option<u64>, listed: usize) -> Option<String> {
     let stated = stated.filter(|stated| *stated != listed as u64)?;
     Some(format!("the report states {stated} {entries}, and lists {listed}"))
@@ -428,7 +429,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Writes the sentence without its subject.
+/// Writes a [`Verdict`]'s sentence without the subject.
 impl fmt::Display for VerdictKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -36,8 +36,8 @@ use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, O
 /// A recorder of a communicator's last operations. Any thread can read it at any time, even after the communicator is destroyed.
 /// See [`RecordExt::record`](crate::RecordExt::record).
 ///
-/// It is an [`Observer`]. Operations, including the operations of a group, are recorded when they are called. Calls that
-/// libnccl's checks reject are not recorded, and neither are reduction operators.
+/// It is an [`Observer`]. An operation is recorded when its method is called, also in a group. Calls that libnccl's checks reject
+/// and calls that create or destroy reduction operators are not recorded.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -120,8 +120,9 @@ impl Observer for Recorder {
 }
 
 impl Recorder {
-    /// Creates a recorder for a communicator that was not created by libnccl. The caller intercepts NCCL's functions, and calls
-    /// the recorder's [`Observer`] methods. For libnccl's communicators, see [`RecordExt::record`](crate::RecordExt::record).
+    /// Creates a recorder for a communicator that was not created by libnccl. The caller must intercept NCCL's functions, and
+    /// call the recorder's [`Observer`] methods. For libnccl's communicators, see
+    /// [`RecordExt::record`](crate::RecordExt::record).
     #[must_use]
     pub fn new(membership: Membership, entries: usize) -> Self {
         Self::of(membership, entries, true)
@@ -146,8 +147,8 @@ impl Recorder {
     }
 
     /// Records all communicators that this process creates from now on, if the environment variable `LIBNCCL_RECORDER` is a
-    /// positive number: the `entries` of [`RecordExt::record`](crate::RecordExt::record). Only the first call has an effect, so
-    /// libraries may call it as well as the program.
+    /// positive number. This number is the argument `entries` of [`RecordExt::record`](crate::RecordExt::record). Only the first
+    /// call has an effect, so libraries may call it as well as the program.
     pub fn record_from_env() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -170,7 +171,7 @@ impl Recorder {
         records(&self.recording.ring, self.membership().memory_space == MemorySpace::Host)
     }
 
-    /// Returns the number of the last operation, see [`Record::number`]; 0 if there is none.
+    /// Returns the [number](Record::number) of the last operation; 0 if there is none.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.recording.ring.last()
@@ -196,15 +197,15 @@ impl Recorder {
     }
 
     /// Returns the records in the format of PyTorch's flight recorder, a Python pickle. PyTorch's analyzer reads a directory with
-    /// one file per rank, whose name ends in the rank:
+    /// one file per rank. The name of each file must end in the rank. To analyze files with the names `rank0`, `rank1` and so on:
     /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank DIRECTORY`.
     #[must_use]
     pub fn to_pytorch(&self) -> Vec<u8> {
         to_pytorch(std::slice::from_ref(self))
     }
 
-    /// Returns the records of all recorded communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. Only for a
-    /// process with a single rank.
+    /// Returns the records of all recorded communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. The process
+    /// must have only one rank, because the format has one file per rank.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
         to_pytorch(&all())
@@ -213,11 +214,11 @@ impl Recorder {
     /// Writes [`all_to_json`](Self::all_to_json) to a file.
     ///
     /// If the environment variable `LIBNCCL_RECORDER_FILE` is set, a file is also written when a recorded communicator times out
-    /// or a [`Watchdog`](crate::Watchdog) finds it stuck in a call. The path of this file is the variable's value, the rank, and
-    /// `.json`. It replaces an existing file, and only its owner can read it.
+    /// or a [`Watchdog`](crate::Watchdog) finds it stuck in a call. The path of this file is the variable's value followed by the
+    /// rank and `.json`. An existing file is replaced. Only the owner can read the new file.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// Returns the system's error if the file cannot be written.
     pub fn write_all(reason: &str, path: &Path) -> io::Result<()> {
         write_in_turn(reason, |json| fs::write(path, json))
     }
@@ -225,7 +226,7 @@ impl Recorder {
     /// Installs a panic hook that writes [`all_to_json`](Self::all_to_json) to a file, and then calls the previous hook. A second
     /// call only changes the path.
     ///
-    /// A panicking thread cannot install a hook. In such a thread, a call only stores the path.
+    /// A thread that is panicking cannot install a hook, so a call in such a thread only changes the path.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
@@ -243,12 +244,12 @@ impl Recorder {
         });
     }
 
-    /// Writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`, on a dedicated thread. The
-    /// signal's default action is disabled; handlers that the program installed before still run.
+    /// Starts a thread that writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`. The
+    /// signal's default action is disabled. Handlers that the program installed earlier still run.
     ///
     /// Without this method, the environment variable `LIBNCCL_RECORDER_SIGNAL` can select a signal: `USR1` or `USR2`. When the
-    /// process receives this signal, it writes the file of `LIBNCCL_RECORDER_FILE`. The signal is handled as soon as a
-    /// communicator of the process is recorded.
+    /// process receives this signal, it writes the file that `LIBNCCL_RECORDER_FILE` specifies (see
+    /// [`write_all`](Self::write_all)). The signal is handled as soon as a communicator of the process is recorded.
     ///
     /// ```no_run
     /// use libnccl_observe::Recorder;
@@ -259,8 +260,8 @@ impl Recorder {
     /// ```
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a signal that cannot be handled, such as `SIGKILL` or `SIGSEGV`; the system's error if
-    /// there is no such signal, or no thread or file can be created.
+    /// [`io::ErrorKind::InvalidInput`] if the signal cannot be handled, such as `SIGKILL` or `SIGSEGV`. The system's error if the
+    /// signal does not exist, or if a thread or a file descriptor cannot be created.
     #[cfg(all(unix, feature = "signal"))]
     #[cfg_attr(docsrs, doc(cfg(all(unix, feature = "signal"))))]
     pub fn write_on_signal(signal: i32, path: PathBuf) -> io::Result<()> {
@@ -303,10 +304,11 @@ impl Recorder {
     }
 }
 
-/// Methods that record a [`Communicator`].
+/// Methods that record the operations of a [`Communicator`].
 pub trait RecordExt {
-    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, in 64 bytes each; `entries`
-    /// is limited to 2^20. Recording stops when the communicator is destroyed. Further calls return the same recorder.
+    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, and needs 64 bytes for
+    /// each. If `entries` is above 2^20, 2^20 is used. Recording stops when the communicator is destroyed. Further calls return
+    /// the same recorder.
     ///
     /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
     /// [`Recorder`].

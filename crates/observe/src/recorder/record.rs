@@ -11,26 +11,29 @@ use libnccl::observer::Operation;
 pub struct Record {
     /// The number of the operation in its communicator. Counting starts at 1 when the first observer is added.
     pub number: u64,
-    /// The position in the sequence of recorded collectives, from 1. It is the same on all ranks if all of them began recording
-    /// at the same call. `None` for a point-to-point operation, or if the rank kept starting operations while the records were
-    /// read.
+    /// The position in the sequence of recorded collectives, counted from 1. It is the same on all ranks if all of them began
+    /// recording at the same call. `None` for a point-to-point operation. Also `None` if the rank started operations so quickly
+    /// that the position could not be determined.
     pub collective: Option<u64>,
     /// The position in the sequence of this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided
-    /// operations), from 1. `None` for a collective, or if the rank kept starting operations while the records were read.
+    /// operations), counted from 1. `None` for a collective, or if the position could not be determined, as for
+    /// [`collective`](Self::collective).
     pub message: Option<u64>,
     /// The name of the method, such as `all_reduce_in_place`.
     pub operation: &'static str,
-    /// The type of the elements, if there are any.
+    /// The type of the elements; `None` if the operation has no elements.
     pub data_type: Option<DataType>,
-    /// The number of elements that this rank sends, or would send as the root. Surplus elements of a buffer do not count.
+    /// The number of elements that this rank sends, or would send if it were the root. Surplus elements of a buffer do not count,
+    /// except in operations with separate counts for each rank, such as `all_to_all_v`.
     pub sent: u64,
-    /// The number of elements that this rank receives, or would receive as the root.
+    /// The number of elements that this rank receives, or would receive if it were the root; see [`sent`](Self::sent).
     pub received: u64,
-    /// The root or the peer; for `send_recv`, the destination.
+    /// The root of a collective, or the peer of a point-to-point operation; for `send_recv`, the destination.
     pub peer: Option<usize>,
     /// The rank from which a `send_recv` receives.
     pub source: Option<usize>,
-    /// The number of the first operation in the same group; `None` outside a group, or if that operation has been overwritten.
+    /// The [`number`](Self::number) of the first operation in the same group; `None` outside a group, or if newer records have
+    /// overwritten the record of that operation.
     pub group: Option<u64>,
     /// The call site, if it is known.
     pub site: Option<&'static Location<'static>>,
@@ -51,7 +54,7 @@ pub struct Record {
 pub enum RecordState {
     /// The call has not returned, or its group has not ended.
     Called,
-    /// The call has returned, and its work on the GPU is not known to be complete.
+    /// The call has returned, but its work on the GPU may not be complete.
     Queued,
     /// The work is complete.
     Completed,

@@ -30,7 +30,8 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
 /// Calls [`on_signal`] for the signal that `LIBNCCL_RECORDER_SIGNAL` names; does nothing if it is not set.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`, or the system's error.
+/// [`io::ErrorKind::InvalidInput`] if the variable is neither `USR1` nor `USR2`; the system's error if the signal cannot be
+/// handled.
 pub(crate) fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
     let Some(name) = variable(RECORDER_SIGNAL) else { return Ok(()) };
     let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {

@@ -68,7 +68,8 @@ impl Copy {
     /// Enqueues the copy, and waits as CUDA's function does.
     ///
     /// # Safety
-    /// Memory unknown to CUDA must be valid until this returns, or, if the copy is captured, during each launch.
+    /// Memory unknown to CUDA must be valid until this function returns. If the copy is captured, the memory must be valid during
+    /// each launch.
     unsafe fn run(self) -> Result<()> {
         let Self { function, rows, .. } = self;
         let (driver, mut state) = Driver::entered()?;

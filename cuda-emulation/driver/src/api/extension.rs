@@ -196,7 +196,7 @@ extern "C" fn recover(number: u64) -> c_uint {
 }
 
 /// # Safety
-/// `check` can be called on any thread, until the process ends.
+/// `check` must be callable on any thread, until the process ends.
 unsafe extern "C" fn on_free(check: Option<FreeCheck>) -> c_uint {
     code(|| check.map(add_check).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }

@@ -44,7 +44,7 @@ unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exp
 /// Reads a handle: its device, length and place.
 ///
 /// # Errors
-/// The bytes are not a handle, or are a handle of the other kind.
+/// Returns an error if the bytes are not a handle, or are a handle of the other kind.
 fn read_handle(bytes: [std::ffi::c_char; 64], is_event: bool) -> Result<(u32, u64, Exported)> {
     let bytes = bytes.map(|byte| byte as u8);
     let half = |at: usize| bytes[at..].first_chunk().map_or(0, |four| u32::from_ne_bytes(*four));

@@ -63,7 +63,7 @@ mod table {
 /// always call it.
 ///
 /// # Errors
-/// There is no function of this name, or none in this version.
+/// Returns an error if no function has this name, or if the function does not exist in this version.
 fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     let index = table::FUNCTIONS.binary_search_by_key(&name, |(base, _)| base);
     let (_, versions) = table::FUNCTIONS[index.map_err(|_| Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)?];

@@ -39,8 +39,8 @@ pub(super) fn add_check(check: FreeCheck) {
 /// Reports references to memory that is about to be freed.
 ///
 /// # Errors
-/// In strict mode, another process or an NCCL registration refers to it. A reference by a graph is no error, but the graph's next
-/// launch fails.
+/// Returns an error in strict mode if another process or an NCCL registration refers to the memory. A reference by a graph is no
+/// error, but the graph's next launch fails.
 pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64) -> Result<()> {
     let state = driver.lock();
     let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };

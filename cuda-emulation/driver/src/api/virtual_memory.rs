@@ -31,7 +31,7 @@ const FILE_DESCRIPTOR: c_uint = 1;
 const ALL_HANDLE_TYPES: c_uint = 15;
 
 /// # Safety
-/// `location` can be read.
+/// `location` must be readable.
 unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<usize> {
     const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
     const LAST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
