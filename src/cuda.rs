@@ -45,7 +45,7 @@ pub trait Context {
     /// Makes this the calling thread's current context.
     ///
     /// # Errors
-    /// The CUDA error.
+    /// Returns an error if CUDA returns one.
     fn make_current(&self) -> Result<(), Box<dyn StdError>>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn make_current(call: &'static str, context: &dyn Context) -> Result<
 /// Returns a function of CUDA's driver, if the process has loaded it. The driver is never unloaded.
 ///
 /// # Safety
-/// `F` is the type of a pointer to the driver's function of this name.
+/// `F` must be the type of a pointer to the driver's function of this name.
 unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
     #[cfg(target_os = "linux")]
@@ -134,10 +134,11 @@ pub(crate) fn device_of_memory(address: *const c_void) -> Option<i32> {
     (code == 0 && device >= 0).then_some(device)
 }
 
-/// Returns whether all work on a stream is complete; an error if the process has not loaded the driver.
+/// Returns whether all work on a stream is complete. Returns an error if the process has not loaded the driver, or if the driver
+/// returns one.
 ///
 /// # Safety
-/// The stream is null or live.
+/// The stream must be null or live.
 pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Box<dyn StdError>> {
     type Query = unsafe extern "C" fn(*mut c_void) -> c_int;
     const SUCCESS: c_int = 0;

@@ -80,9 +80,9 @@ impl DataType {
 /// ```
 ///
 /// # Safety
-/// - The type has the size and representation of [`DATA_TYPE`](Self::DATA_TYPE).
-/// - Every bit pattern is a valid value: NCCL may write any bit pattern.
-/// - All bytes of every value are initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes.
+/// - The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE).
+/// - Every bit pattern must be a valid value: NCCL may write any bit pattern.
+/// - All bytes of every value must be initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes.
 ///
 /// The last two conditions are also conditions of bytemuck's `Pod`.
 #[diagnostic::on_unimplemented(

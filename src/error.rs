@@ -45,7 +45,7 @@ pub enum Error {
         if detail.is_empty() { "" } else { ": " }
     )]
     Nccl {
-        /// The C function; or the method, if the failure occurred while the method waited for the C call to complete.
+        /// The C function that failed; or the method, if it failed while it waited for a C call to complete.
         call: &'static str,
         /// The returned code.
         code: ResultCode,
@@ -85,7 +85,7 @@ pub enum Error {
     },
 
     /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator, group or call, and the communicator was
-    /// aborted. Or a teardown exceeded its limit, and continues in the background.
+    /// aborted. Also returned if a teardown exceeds its limit, and continues in the background.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
@@ -95,12 +95,12 @@ pub enum Error {
         elapsed: Duration,
         /// The number of ranks; 0 if it is not known yet, for example during the creation of a child.
         size: u32,
-        /// The number of the rank that waited, if `size` is not 0.
+        /// The rank that waited. Has no meaning if `size` is 0.
         rank: u32,
         /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
         sequence: Option<NonZeroU64>,
-        /// The ranks that the call waited for, as reported by the CPU backend; or a note if a teardown continues in the
-        /// background. Otherwise empty, because NCCL's `ncclGetLastError` may describe another communicator.
+        /// With the CPU backend, the ranks that the call waited for. If a teardown continues in the background, a note that says
+        /// so. Otherwise empty.
         detail: Box<str>,
     },
 
@@ -188,7 +188,7 @@ fn fmt_timeout(
     write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
-/// The error returned when no NCCL library could be loaded, for example by [`Nccl::load`](crate::nccl::Nccl::load). As for
+/// The error returned when no NCCL library could be loaded, for example by [`Nccl::load`](crate::nccl::Nccl::load). As with
 /// [`Error`], `Debug` writes the same text as `Display`.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -218,7 +218,7 @@ pub enum LoadError {
     /// No working library was found.
     #[error(fmt = fmt_not_found)]
     NotFound {
-        /// The failed attempts, in order: for each source that was searched, its files, or the reason why it has none.
+        /// The failed attempts, in order: one for each file that was tried, and one for each source that has no file.
         attempts: Arc<[Attempt]>,
     },
 
@@ -267,17 +267,17 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// The kind of argument that [`Error::InvalidArgument`] is about.
+/// The kind of the invalid argument in an [`Error::InvalidArgument`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidArgumentKind {
     /// The length of a buffer or a list: too short, too long, empty, or not a multiple of the number of ranks.
     Length,
-    /// The memory space of a buffer, which differs from the communicator's.
+    /// The memory space of a buffer: it differs from the communicator's.
     MemorySpace,
-    /// A CUDA device: a buffer or stream on another device than the communicator, or a negative device number.
+    /// A CUDA device: the device of a buffer or stream differs from the communicator's, or a device number is negative.
     Device,
-    /// The element types of two buffers, which must be equal.
+    /// The element types of two buffers: they must be equal.
     DataType,
     /// An address or a handle that is null or misaligned, or the handle of the per-thread default stream.
     Address,
@@ -287,7 +287,7 @@ pub enum InvalidArgumentKind {
     Rank,
     /// A communicator of another library, or an object of another communicator.
     Communicator,
-    /// Another value, such as an option or a name.
+    /// Any other argument, such as an option or a name.
     Value,
 }
 
@@ -328,7 +328,7 @@ codes! {
     /// Success.
     #[doc(alias = "ncclSuccess")]
     SUCCESS = ncclSuccess;
-    /// A CUDA call failed; also returned by every initialization on a machine without a GPU.
+    /// A CUDA call failed. On a machine without a GPU, every initialization returns this code.
     #[doc(alias = "ncclUnhandledCudaError")]
     UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
     /// A system call failed.
@@ -355,7 +355,7 @@ codes! {
 }
 
 impl ResultCode {
-    /// Creates a code from its C form.
+    /// Creates a code from its C value.
     #[must_use]
     pub const fn from_raw(raw: ncclResult_t) -> Self {
         Self(raw.0)

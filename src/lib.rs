@@ -32,14 +32,14 @@
 //!
 //! # The contract between ranks
 //!
-//! All ranks call the same collectives in the same order, and each send has a matching receive; see
+//! All ranks must call the same collectives in the same order, and each send must have a matching receive; see
 //! [`Communicator`](Communicator#the-contract-between-ranks).
 //!
 //! # Errors
 //!
 //! Invalid input causes an error, not a panic. The [`Error`] names the call, the values and what was expected. If the loaded
-//! library lacks a function, and libnccl cannot build it from others, the call returns [`Error::Unsupported`] with the first
-//! version that has the function.
+//! library lacks a function, and libnccl cannot replace it by other functions, the call returns [`Error::Unsupported`], which
+//! contains the first version with the function.
 //!
 //! A call that blocks the host for longer than [`Config::timeout`], for example because a rank is missing, returns
 //! [`Error::Timeout`]. On GPUs, operations return when they are enqueued; to wait for their stream with a timeout, use

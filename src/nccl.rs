@@ -72,10 +72,11 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`], which lists every candidate with the reason for its rejection; [`LoadError::VersionQuery`] if the
-    /// library's `ncclGetVersion` fails; [`LoadError::NoBackend`] if this crate was built without a backend;
-    /// [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] in a program with a static C
-    /// library.
+    /// - [`LoadError::NotFound`] if no library can be loaded. The error lists every candidate with the reason for its rejection.
+    /// - [`LoadError::VersionQuery`] if the library's `ncclGetVersion` fails.
+    /// - [`LoadError::NoBackend`] if this crate was built without a backend.
+    /// - [`LoadError::UnsupportedPlatform`] on systems other than Linux.
+    /// - [`LoadError::StaticProgram`] if the C library is linked statically into the program.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -91,9 +92,10 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] with the reason, for example if the file is truncated. The error is also returned if another NCCL
-    /// is linked into the program, or was loaded with `RTLD_GLOBAL`: the library's calls to its own functions would reach the
-    /// other NCCL. [`LoadError::VersionQuery`] if the library's `ncclGetVersion` fails.
+    /// - [`LoadError::NotFound`] if the file cannot be loaded, for example because it is truncated.
+    /// - [`LoadError::NotFound`] if another NCCL is linked into the program, or was loaded with `RTLD_GLOBAL`. (The library's
+    ///   calls to its own functions would reach the other NCCL.)
+    /// - [`LoadError::VersionQuery`] if the library's `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions that have NCCL's names, these must have the
@@ -133,13 +135,14 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::VersionQuery`] if the table has no `ncclGetVersion`, or the function fails.
+    /// [`LoadError::VersionQuery`] if the table has no `ncclGetVersion`, or if this function fails.
     ///
     /// # Safety
-    /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays callable
-    /// until the process ends. Code that calls the functions keeps the rule for [groups of other
-    /// code](Self#groups-of-other-code). If the implementation has the parameter `LIBNCCL_MEMORY_SPACE` with the value `host`,
-    /// its `ncclMemAlloc` returns zeroed host memory.
+    /// - Every function of the table must have the signature and the contract of the NCCL function with its name, and must stay
+    ///   callable until the process ends.
+    /// - Code that calls the functions must keep the rule for [groups of other code](Self#groups-of-other-code).
+    /// - If the implementation has the parameter `LIBNCCL_MEMORY_SPACE` with the value `host`, its `ncclMemAlloc` must return
+    ///   zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         let found = Found::new(functions, DeviceFunctions::EMPTY, true);
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
@@ -172,8 +175,8 @@ impl Nccl {
     /// zero elements no memory is allocated.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`] if the library is older;
-    /// [`Error::Nccl`], for instance if memory is exhausted.
+    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`] if the library is older than
+    /// NCCL 2.19.3; [`Error::Nccl`] if NCCL fails, for example because memory is exhausted.
     #[doc(alias = "ncclMemAlloc")]
     pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
         NcclBuffer::new("alloc", &self.library, length)
@@ -260,8 +263,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Nccl`], for instance if no network interface can be used. After a failure, every later call in the
-    /// process returns the same error.
+    /// [`Error::Nccl`] if NCCL fails, for example because no network interface can be used. Every later call in the process then
+    /// returns the same error.
     #[doc(alias = "ncclGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         /// The failures, by the address of the function. In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so

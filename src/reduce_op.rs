@@ -117,8 +117,8 @@ impl Communicator {
     }
 
     /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, for an element type that is known only at run time.
-    /// `scalar` has the bytes of one element. The operator is for buffers of [`AnyElement`], such as a
-    /// [`Slice<AnyElement>`](crate::buffer::Slice), with the same data type.
+    /// `scalar` must consist of the bytes of one element. Use the operator with buffers of [`AnyElement`], such as a
+    /// [`Slice<AnyElement>`](crate::buffer::Slice), that have the same data type.
     ///
     /// ```
     /// use libnccl::{DataType, StreamRef, buffer::SliceMut};
@@ -133,7 +133,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `scalar` is not as long as an element; [`Error::Nccl`].
+    /// [`Error::InvalidArgument`] if the length of `scalar` is not the size of an element; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarHostImmediate")]
     pub fn pre_mul_sum_any(
@@ -173,7 +173,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `scalar` is empty, or in the wrong memory; [`Error::Nccl`].
+    /// [`Error::InvalidArgument`] if `scalar` is empty or in the wrong memory; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarDevice")]
     pub fn pre_mul_sum_device<'s, T>(&self, scalar: impl Into<Slice<'s, T>>) -> Result<PreMulSum<'s, T>> {
@@ -195,8 +195,8 @@ impl<T> PreMulSum<'_, T> {
     /// Creates the operator.
     ///
     /// # Safety
-    /// `scalar` points to an element of the type in the memory that `residence` names. Host memory is valid during the
-    /// call, device memory until the work that reads it has run.
+    /// `scalar` must point to an element of `data_type` in the memory that `residence` names. Host memory must be valid during
+    /// the call. Device memory must be valid until the work that reads it has run.
     unsafe fn create(
         call: &'static str,
         communicator: &Communicator,

@@ -41,9 +41,9 @@ impl<'a> StreamRef<'a> {
     /// ```
     ///
     /// # Safety
-    /// `raw` is null, or a stream that is not destroyed during `'a` and is on the device of every communicator with which it is
-    /// used. (On GPUs, operations reject the handle `cudaStreamPerThread`: NCCL may use it on another thread, where it means
-    /// another stream.)
+    /// `raw` must be null or a stream. The stream must not be destroyed during `'a`, and must be on the device of every
+    /// communicator with which it is used. (On GPUs, operations reject the handle `cudaStreamPerThread`: NCCL may use it on
+    /// another thread, where it means another stream.)
     #[must_use]
     pub const unsafe fn from_raw(raw: cudaStream_t) -> Self {
         Self { raw, device: None, stream: PhantomData }
@@ -117,8 +117,9 @@ unsafe impl Sync for StreamRef<'_> {}
 /// ```
 ///
 /// # Safety
-/// While a reference to `self` lives, `as_raw` returns null or a stream that is not destroyed. The stream is on the device that
-/// [`device`](Self::device) returns or, if that is `None`, on the device of every communicator with which the stream is used.
+/// `as_raw` must return null or a stream. The stream must not be destroyed while a reference to `self` lives. It must be on the
+/// device that [`device`](Self::device) returns. If `device` returns `None`, it must be on the device of every communicator with
+/// which it is used.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream",
     label = "not a stream",
@@ -129,8 +130,8 @@ pub unsafe trait Stream {
     /// Returns the handle.
     fn as_raw(&self) -> cudaStream_t;
 
-    /// Returns the CUDA device of the stream, if it is known. If so, using the stream with a communicator of another device is an
-    /// error.
+    /// Returns the CUDA device of the stream, or `None` if it is not known. If it is known, operations of communicators on other
+    /// devices return an error.
     #[inline]
     fn device(&self) -> Option<i32> {
         None
@@ -143,8 +144,8 @@ pub unsafe trait Stream {
     /// belongs to the current device. Do not call this method for a stream that is being captured.
     ///
     /// # Errors
-    /// The CUDA error, for instance of work that has failed; another error if the stream is the default stream of a device that
-    /// is not current.
+    /// Returns an error if CUDA reports one, for example because work has failed; if the process has not loaded CUDA's driver; or
+    /// if the stream is the default stream of a device that is not current.
     fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
         if let Some(device) = self.device() {
             StreamRef::from(self).check_current(device)?;

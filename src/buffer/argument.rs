@@ -16,7 +16,7 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// A buffer that an operation reads, such as a [`Slice`], or a reference to a slice, an array, a vector or an
 /// [`NcclBuffer`](crate::buffer::NcclBuffer).
 ///
-/// A crate with its own buffer types implements it for references to them, and for its view types by value:
+/// A crate with its own buffer types should implement this trait for references to them, and for its view types by value:
 ///
 /// ```
 /// use libnccl::{ReduceOp, Slice, SliceMut, StreamRef, buffer::{Buffer, BufferMut, BufferResult}};
@@ -50,12 +50,12 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// ```
 ///
 /// # Device memory
-/// Operations return before they have run, so the borrow of the buffer ends too early to protect the memory. Two steps protect it
-/// instead:
+/// Operations return before they have run, so the borrow of the buffer ends too early to protect the memory. Implementations must
+/// protect it in two steps:
 ///
-/// - [`into_slice`](Self::into_slice) makes `stream` wait for the work that produces the elements, if that work is on another
+/// - [`into_slice`](Self::into_slice) must make `stream` wait for the work that produces the elements, if that work is on another
 ///   stream (`cudaStreamWaitEvent`).
-/// - Dropping the guard makes the stream that frees or reuses the memory wait for an event on `stream` (`cudaEventRecord`).
+/// - Dropping the guard must make the stream that frees or reuses the memory wait for an event on `stream` (`cudaEventRecord`).
 ///
 /// cudarc's `device_ptr` works in the same way. If all work uses one stream, or if the allocator waits for the device before
 /// freeing memory, the guard can be `()`.
@@ -78,10 +78,10 @@ pub trait Buffer<'a> {
     /// Prepares the buffer for an operation that reads it on `stream`.
     ///
     /// # Errors
-    /// The reason why the operation must not start; see [`BufferResult`].
+    /// Returns an error if the operation must not start; see [`BufferResult`].
     ///
     /// # Safety
-    /// The slice is used only by operations on `stream` that are enqueued before the guard is dropped.
+    /// The caller must use the slice only for operations on `stream` that are enqueued before the guard is dropped.
     unsafe fn into_slice(
         self,
         stream: StreamRef<'a>,
@@ -113,8 +113,8 @@ pub trait Buffer<'a> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// In a group, buffers must outlive the group. A generic function that opens a group therefore takes a reference `buffer: &mut B`
-/// with the bound `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
+/// In a group, buffers must outlive the group. The parameter of a generic function that opens a group must therefore be a slice,
+/// or a reference `buffer: &mut B` with the bound `for<'a> &'a mut B: BufferMut<'a>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",
     label = "not a buffer that can be written",
@@ -131,10 +131,10 @@ pub trait BufferMut<'a> {
     /// Prepares the buffer for an operation that writes it on `stream`.
     ///
     /// # Errors
-    /// The reason why the operation must not start; see [`BufferResult`].
+    /// Returns an error if the operation must not start; see [`BufferResult`].
     ///
     /// # Safety
-    /// As for [`Buffer::into_slice`].
+    /// The condition of [`Buffer::into_slice`] must hold.
     unsafe fn into_slice_mut(
         self,
         stream: StreamRef<'a>,

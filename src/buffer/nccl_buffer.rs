@@ -19,7 +19,8 @@ use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::stream::StreamRef;
 
-/// A buffer that NCCL has allocated, as [`register`](crate::Communicator::register) and windows require. Since NCCL 2.19.3.
+/// A buffer that NCCL has allocated. [`register`](crate::Communicator::register) and windows require such a buffer. Since NCCL
+/// 2.19.3.
 ///
 /// NCCL allocates it in GPU memory. The CPU backend allocates it in host memory or, with the CUDA emulation, in emulated GPU
 /// memory. If it is in host memory, [`as_slice`](Self::as_slice) returns the elements. Pass `&buffer` or `&mut buffer` to
@@ -41,8 +42,9 @@ use crate::stream::StreamRef;
 /// when the buffer is dropped. So a buffer that was passed to an operation, or from which a [`Slice`] was created, is *leaked*
 /// when it is dropped. To free it, wait until the work has run, and call [`assume_idle`](Self::assume_idle) before the drop.
 ///
-/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is or was a [`Window`](crate::window::Window) is
-/// leaked in both memory spaces unless `assume_idle` is called, because other ranks may access it at any time.
+/// A buffer that is unused or in host memory is freed when it is dropped. However, a buffer that is or was a
+/// [`Window`](crate::window::Window) is leaked, also in host memory, unless `assume_idle` is called: other ranks may access it at
+/// any time.
 ///
 /// ```
 /// # use libnccl::{ReduceOp, StreamRef};
@@ -203,10 +205,10 @@ impl<T: Element> NcclBuffer<T> {
     /// windows are dropped. A later operation with the buffer cancels the promise. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
-    /// - All work of this rank that uses the buffer has run.
-    /// - If the buffer is or was a window, all work of other ranks that uses it has run, and they never start such work again,
-    ///   not even after this rank has deregistered the window.
-    /// - No CUDA graph that has captured work with the buffer is launched again.
+    /// - All work of this rank that uses the buffer must have run.
+    /// - If the buffer is or was a window, all work of other ranks that uses it must have run. They must never start such work
+    ///   again, not even after this rank has deregistered the window.
+    /// - No CUDA graph that has captured work with the buffer may be launched again.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
@@ -334,7 +336,8 @@ impl<'a, T: Element> BufferMut<'a> for &'a mut NcclBuffer<T> {
     }
 }
 
-/// Borrows the whole buffer. This counts as a use by an operation, even if no operation uses the slice.
+/// Borrows the whole buffer. The buffer then counts as used by an operation, even if no operation uses the slice; see [dropping a
+/// buffer](NcclBuffer#dropping-a-buffer-on-a-gpu).
 impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     #[inline]
     fn from(buffer: &'a NcclBuffer<T>) -> Self {
@@ -347,7 +350,8 @@ impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
     }
 }
 
-/// Borrows the whole buffer. This counts as a use by an operation, even if no operation uses the slice.
+/// Borrows the whole buffer. The buffer then counts as used by an operation, even if no operation uses the slice; see [dropping a
+/// buffer](NcclBuffer#dropping-a-buffer-on-a-gpu).
 impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for SliceMut<'a, T> {
     #[inline]
     fn from(buffer: &'a mut NcclBuffer<T>) -> Self {

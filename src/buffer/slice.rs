@@ -116,8 +116,8 @@ macro_rules! slices {
             /// Borrows `length` elements in `space`.
             ///
             /// # Safety
-            /// Device memory: as for [`from_device_ptr`](Self::from_device_ptr). Host memory: as for a reference with the
-            /// lifetime `'a`.
+            /// For device memory, the conditions of [`from_device_ptr`](Self::from_device_ptr) must hold. Host memory must be
+            /// valid for a reference with the lifetime `'a`.
             #[inline]
             pub(crate) const unsafe fn new(pointer: $pointer, length: usize, space: MemorySpace) -> Self {
                 let (pointer, data_type) = (pointer.cast(), T::DATA_TYPE);
@@ -157,13 +157,13 @@ macro_rules! slices {
         }
 
         impl<'a, T> $slice<'a, T> {
-            /// Returns `length` elements from `start` on. The caller has checked that they exist.
+            /// Returns `length` elements from `start` on. The caller must have checked that they exist.
             pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Restricts the slice to communicators of one CUDA device. On GPUs, operations of other communicators then return an
-            /// error. Changes nothing if `device` is `None`, or if the slice already has a device.
+            /// Restricts the slice to communicators of one CUDA device. On GPUs, operations of communicators on other devices
+            /// then return an error. Changes nothing if `device` is `None`, or if the slice already has a device.
             #[inline]
             #[must_use]
             pub const fn on_device(mut self, device: Option<i32>) -> Self {
@@ -222,12 +222,12 @@ impl<T: Element> Slice<'_, T> {
     /// ```
     ///
     /// # Safety
-    /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with.
-    /// ([`on_device`](Self::on_device) limits the slice to the communicators of one device.)
+    /// `pointer` must be the address of `length` elements, on the device of every communicator with which the slice is used.
+    /// ([`on_device`](Self::on_device) restricts the slice to communicators of one device.)
     ///
-    /// Until the work that reads the memory *has run*, the memory stays allocated, and no `&mut` reference to the elements
-    /// exists. Operations return when they are enqueued, so the work may run after the end of `'a`. If a CUDA graph captures the
-    /// work, the work runs at each launch of the graph.
+    /// Until the work that reads the memory *has run*, the memory must stay allocated, and no `&mut` reference to the elements
+    /// may exist. Operations return when they are enqueued, so the work may run after the end of `'a`. If a CUDA graph captures
+    /// the work, the work runs at each launch of the graph.
     ///
     /// An implementation of [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) must guarantee this only for work that is
     /// enqueued on the stream before the guard is dropped.
@@ -261,7 +261,8 @@ impl<T: Element> SliceMut<'_, T> {
     /// Borrows `length` elements of device memory; for an example, see [`Slice::from_device_ptr`].
     ///
     /// # Safety
-    /// As for [`Slice::from_device_ptr`], and no reference to the elements exists until the work has run.
+    /// The conditions of [`Slice::from_device_ptr`] must hold. In addition, no reference to the elements may exist until the work
+    /// has run.
     #[must_use]
     pub const unsafe fn from_device_ptr(pointer: *mut T, length: usize) -> Self {
         // SAFETY: guaranteed by the caller.

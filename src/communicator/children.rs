@@ -40,7 +40,7 @@ enum Child<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// Aborts nothing: for a communicator that has not failed and whose work is complete.
+    /// Does not abort work. Use this if the communicator has not failed, and its work is complete.
     #[default]
     #[doc(alias = "NCCL_SHRINK_DEFAULT")]
     Default,
@@ -50,11 +50,12 @@ pub enum ShrinkMode {
 }
 
 impl Communicator {
-    /// Returns a builder that splits the ranks into new communicators. All ranks with the same `color` form one, in which they
-    /// are ordered by `key`, then by their old rank. A rank whose `color` is `None` joins none, and its `init` returns `None`.
-    /// Since NCCL 2.18.1.
+    /// Returns a builder that splits the ranks into new communicators. The ranks with the same `color` form one communicator,
+    /// ordered by `key`, then by their old rank. A rank whose `color` is `None` joins no communicator, and its `init` returns
+    /// `None`. Since NCCL 2.18.1.
     ///
-    /// All ranks call [`init`](ChildBuilder::init). Without options, the new communicators inherit this communicator's options.
+    /// All ranks must call [`init`](ChildBuilder::init). Without options, the new communicators inherit this communicator's
+    /// options.
     ///
     /// ```
     /// use libnccl::Config;
@@ -69,7 +70,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`] if the color is above `i32::MAX`.
+    /// `init` returns [`Error::InvalidArgument`] if the color is greater than `i32::MAX`.
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {
@@ -84,8 +85,8 @@ impl Communicator {
         })
     }
 
-    /// Returns a builder for a communicator without the ranks in `exclude`. Only the remaining ranks call this, all with the same
-    /// `exclude`. The remaining ranks keep their order. Since NCCL 2.27.3.
+    /// Returns a builder for a communicator without the ranks in `exclude`. All remaining ranks must call this with the same
+    /// `exclude`, and the excluded ranks must not call it. The remaining ranks keep their order. Since NCCL 2.27.3.
     ///
     /// ```
     /// use libnccl::communicator::ShrinkMode;
@@ -99,8 +100,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank
-    /// twice, or a rank out of range.
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `exclude` is empty, contains this rank, contains a rank
+    /// twice, or contains a rank out of range.
     #[doc(alias = "ncclCommShrink")]
     pub fn shrink<'a>(&'a self, exclude: &'a [usize], mode: ShrinkMode) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Shrink { exclude, mode }, |child| {
@@ -161,8 +162,8 @@ impl Communicator {
     /// Returns a builder for a communicator of `size` ranks: the ranks of this communicator, and new ranks that join with
     /// [`CommunicatorBuilder::grow`](crate::communicator::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
-    /// All ranks of this communicator call this; the rank that created the [id](Self::unique_id) passes the id, and the others
-    /// pass `None`.
+    /// All ranks of this communicator must call this. The rank that created the [id](Self::unique_id) passes the id, and the
+    /// others pass `None`.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -176,7 +177,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator.
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not greater than the size of this
+    /// communicator.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow<'a>(&'a self, size: usize, id: Option<&'a UniqueId>) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Grow { size, id }, |child| child.ok_or_else(|| no_child("grow")))
@@ -267,7 +269,7 @@ impl<'a, T> ChildBuilder<'a, T> {
         self
     }
 
-    /// Creates the communicator, and waits for its ranks; a split waits for all ranks of the parent. For the errors, see
+    /// Creates the communicator, and waits for its ranks. A split waits for all ranks of the parent. For the errors, see
     /// [`Communicator::split`], [`Communicator::shrink`] and [`Communicator::grow`].
     pub fn init(self) -> Result<T> {
         let child = match self.child {

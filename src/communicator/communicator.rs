@@ -58,8 +58,8 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// Wrap the communicator in a [`Mutex`] if a framework requires a `Sync` type. A thread that waits in NCCL holds the lock, so
-/// create the [`AbortHandle`] beforehand; it aborts without the lock:
+/// Wrap the communicator in a [`Mutex`] if a framework requires a `Sync` type. A thread that waits in NCCL holds the lock. So
+/// create an [`AbortHandle`] beforehand, which can abort the communicator without the lock:
 ///
 /// ```
 /// use std::sync::{Mutex, PoisonError};
@@ -114,11 +114,12 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// - [`Error::Timeout`] after the [timeout](crate::config::Config::timeout)
 /// - [`Error::Aborted`] after an abort
 /// - [`Error::InvalidUsage`] while a group is open on this thread
-/// - [`Error::InvalidUsage`] after a failed group or while [suspended](Self::suspend), unless the method is a query
+/// - [`Error::InvalidUsage`] after a failed group; [`Nccl::group`] lists the methods that are still allowed
+/// - [`Error::InvalidUsage`] while suspended; [`suspend`](Self::suspend) lists the methods that are still allowed
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work. On
-/// GPUs, where work may be unfinished, dropping a communicator aborts it and the work, so wait for the stream first.
+/// GPUs, dropping a communicator aborts it and its unfinished work, so wait for the stream first.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers. The buffers
@@ -149,12 +150,13 @@ impl Communicator {
     /// Takes ownership of a communicator that other code has created with `nccl`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the handle is null. [`Error::Nccl`] or [`Error::InvalidUsage`] if the communicator has
-    /// failed, or if its size, rank or device cannot be queried; the communicator is then dropped.
+    /// - [`Error::InvalidArgument`] if the handle is null.
+    /// - [`Error::Nccl`] or [`Error::InvalidUsage`] if the communicator has failed, or if its size, rank or device cannot be
+    ///   queried. The communicator is then dropped.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it anymore. The caller
-    /// keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// `raw` must be a live communicator of `nccl`, not suspended, in no open group, and no longer used by other code. The caller
+    /// must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     pub unsafe fn from_raw(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         let shared = Shared::new(&nccl.library, raw, Origin::default());
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
@@ -184,12 +186,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`from_raw`](Self::from_raw), and the error of `with`. Other code still owns the communicator.
+    /// The errors of [`from_raw`](Self::from_raw), and the error of `with`. After any error, other code still owns the
+    /// communicator.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this function returns, `raw` is not
-    /// destroyed, and no other code uses it while a method of the communicator runs or a group with its operations is open. The
-    /// caller keeps the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// - `raw` must be a live communicator of `nccl`, not suspended and in no open group.
+    /// - `raw` must not be destroyed before this function returns.
+    /// - Other code must not use `raw` while a method of the borrowed communicator runs, or while a group with its operations is
+    ///   open.
+    /// - The caller must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
     pub unsafe fn borrow_raw<R>(
         nccl: &Nccl,
         raw: sys::ncclComm_t,
@@ -207,7 +212,7 @@ impl Communicator {
     /// in the call that creates the child. Aborting the parent aborts the child too, because the child has no abort handle yet.
     ///
     /// # Safety
-    /// The handle is null or live, and nothing else uses it at the same time.
+    /// The handle must be null or live, and nothing else may use it at the same time.
     pub(super) unsafe fn from_shared(
         call: &'static str,
         shared: Arc<Shared>,
@@ -279,7 +284,7 @@ impl Communicator {
         self.size
     }
 
-    /// Returns the number of this rank, from 0.
+    /// Returns the number of this rank. The first rank is 0.
     #[doc(alias = "ncclCommUserRank")]
     pub fn rank(&self) -> usize {
         self.rank

@@ -113,8 +113,8 @@ impl Nccl {
 }
 
 impl<'a> CommunicatorBuilder<'a> {
-    /// Sets the options. They replace all options set before, except that an earlier timeout remains if `config` has none. Since
-    /// NCCL 2.14.3.
+    /// Sets the options. `config` replaces all earlier options, except that an earlier timeout remains if `config` has none.
+    /// Since NCCL 2.14.3.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone().inherit_timeout(self.config.timeout_duration());
         self
@@ -126,12 +126,12 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Replaces the id with several ids, each created by a different rank. These ranks share the work of the bootstrap. All
-    /// ranks pass the same ids in the same order. Since NCCL 2.23.4; older versions use the first id only.
+    /// Replaces the id with several ids. Each id should be created by a different rank: these ranks then share the work of the
+    /// bootstrap. All ranks must pass the same ids in the same order. Since NCCL 2.23.4; older versions use the first id only.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
-    /// // Ranks 0 and 2 create them here; of 10,000 ranks, every thousandth could create one.
+    /// // One process creates both ids here. With 10,000 ranks, every thousandth rank could create one.
     /// let ids = [nccl.unique_id()?, nccl.unique_id()?];
     /// std::thread::scope(|scope| {
     ///     for rank in 0..4 {
@@ -153,8 +153,8 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Makes [`init`](Self::init) join an existing communicator, whose ranks [grow](Communicator::grow) it to this builder's
-    /// size. Since NCCL 2.29.2.
+    /// Makes [`init`](Self::init) join an existing communicator, whose ranks call [`Communicator::grow`] with the same size.
+    /// Since NCCL 2.29.2.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow(mut self) -> Self {
         self.grows = true;
@@ -164,9 +164,12 @@ impl<'a> CommunicatorBuilder<'a> {
     /// Creates the communicator, and waits until all ranks have joined.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `rank` is not below `size`, or if there is no id; [`Error::Unsupported`] if the library
-    /// lacks an option; [`Error::InvalidUsage`] if the context cannot be made current, or while a group is open;
-    /// [`Error::Timeout`] if the other ranks did not join before the timeout; [`Error::Nccl`] if NCCL fails.
+    /// - [`Error::InvalidArgument`] if `rank` is not less than `size`, if the list of [`ids`](Self::ids) is empty, or if it has
+    ///   several ids and [`grow`](Self::grow) was called.
+    /// - [`Error::Unsupported`] if the library lacks an option.
+    /// - [`Error::InvalidUsage`] if the [context](Self::device) cannot be made current, or while a group is open on this thread.
+    /// - [`Error::Timeout`] if the other ranks did not join before the timeout.
+    /// - [`Error::Nccl`] if NCCL fails.
     pub fn init(self) -> Result<Communicator> {
         const CALL: &str = "init";
         let library = self.library;
@@ -192,7 +195,7 @@ impl<'a> CommunicatorBuilder<'a> {
     /// Begins the creation in the group that is open on this thread.
     ///
     /// # Safety
-    /// The group keeps the [handle](PendingCommunicator::handle) of the result until the group has ended.
+    /// The group must keep the [handle](PendingCommunicator::handle) of the result until the group has ended.
     pub(crate) unsafe fn begin_pending(&self, library: &Arc<Library>) -> Result<PendingCommunicator> {
         if !self.library.is_same(library) {
             let problem = "the communicator and the group belong to different libraries";
@@ -239,7 +242,8 @@ impl<'a> CommunicatorBuilder<'a> {
     /// Calls NCCL. NCCL reads the ids and the options only during the call, but the name also afterwards.
     ///
     /// # Safety
-    /// `out` is valid until NCCL is done with it, and the name in the options until the communicator is torn down.
+    /// `out` must be valid until NCCL no longer uses it. The name in the options must be valid until the communicator is torn
+    /// down.
     unsafe fn call_init(&self, out: *mut sys::ncclComm_t, config: &mut RawConfig) -> Result<ResultCode> {
         let (library, config) = (self.library, config.as_mut_ptr());
         // `prepare` has checked that they fit.
@@ -338,7 +342,7 @@ impl PendingCommunicator {
     /// Returns the communicator. Call this after the group has ended.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] before the end of the group, or if the group failed; the errors of [`CommunicatorBuilder::init`].
+    /// [`Error::InvalidUsage`] if the group has not ended or has failed; otherwise the errors of [`CommunicatorBuilder::init`].
     pub fn finish(self) -> Result<Communicator> {
         let PendingHandle { library, slot, state, origin } = &*self.handle;
         match state.get() {

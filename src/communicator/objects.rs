@@ -50,7 +50,7 @@ impl WindowHandle {
         self.out.as_mut_ptr()
     }
 
-    /// Records that the registration has succeeded. Called only on the thread that registers the window.
+    /// Records that the registration has succeeded. Must be called only on the thread that registers the window.
     pub(crate) fn resolve(&self) {
         let _ = self.known.set(self.out.get());
     }
@@ -72,7 +72,8 @@ impl Object {
     /// Destroys the object on behalf of the method named `call`, or defers this until the communicator is no longer in use.
     ///
     /// # Errors
-    /// After an error, the object still exists. (On host memory, an object is freed with its communicator: this is not an error.)
+    /// Returns an error if the object cannot be destroyed now. The object then still exists. (On host memory, an object is freed
+    /// with its communicator: this is not an error.)
     fn end(self, shared: &Arc<Shared>, call: &'static str) -> Result<()> {
         if self.is_null() {
             self.free();
@@ -133,7 +134,7 @@ impl Object {
         }
     }
 
-    /// Destroys the object in NCCL. The caller has a [`CallGuard`] of the communicator.
+    /// Destroys the object in NCCL. The caller must have a [`CallGuard`] of the communicator.
     fn destroy(&self, shared: &Shared) -> Result<()> {
         let (library, raw) = (&shared.library, shared.raw);
         if self.is_null() {
@@ -222,7 +223,7 @@ impl Deferred {
         }
     }
 
-    /// Destroys the objects in NCCL. The caller has a [`CallGuard`] of the communicator, and frees the returned objects
+    /// Destroys the objects in NCCL. The caller must have a [`CallGuard`] of the communicator, and must free the returned objects
     /// after leaving NCCL.
     pub(super) fn destroy(&self, shared: &Shared) -> Vec<Object> {
         // NCCL has stopped the threads that deregister.
@@ -283,7 +284,7 @@ impl<T> OutParam<T> {
     /// handle only during the call.
     ///
     /// # Safety
-    /// `created` is the result of the creation, including the wait for it, and `self` is not used anymore.
+    /// `created` must be the result of the creation, including the wait for it, and `self` must not be used afterwards.
     pub(crate) unsafe fn free_after<R>(&self, created: &Result<R>) {
         if created.is_ok() || self.memory_space == MemorySpace::Host {
             // SAFETY: as above.
@@ -292,7 +293,7 @@ impl<T> OutParam<T> {
     }
 
     /// # Safety
-    /// NCCL has written the handle or never will, and `self` is not used anymore.
+    /// NCCL must not write the handle anymore, and `self` must not be used afterwards.
     pub(crate) unsafe fn free(&self) {
         // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
         drop(unsafe { Box::from_raw(self.out) });

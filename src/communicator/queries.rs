@@ -21,7 +21,7 @@ use crate::version::Version;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Properties {
-    /// This rank's number, from 0.
+    /// The number of this rank. The first rank is 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
@@ -156,7 +156,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; the errors of [`wait_for`](Self::wait_for).
+    /// [`Error::Timeout`] after the `timeout`; otherwise the errors of [`wait_for`](Self::wait_for).
     #[doc(alias = "cudaStreamSynchronize")]
     pub fn synchronize(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<()> {
         const CALL: &str = "synchronize";
@@ -167,15 +167,16 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
-    /// after the `timeout`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
+    /// Waits as [`synchronize`](Self::synchronize) does, but does not abort: if the work is not complete after the `timeout`,
+    /// returns `false`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
     /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). For an example, see [async code](Self#async-code).
     ///
     /// # Errors
-    /// - [`Error::Nccl`] with the [asynchronous error](Self::async_error); the communicator must then be aborted or shrunk.
+    /// - [`Error::Nccl`] if the communicator has an [asynchronous error](Self::async_error). The communicator must then be
+    ///   aborted or shrunk.
     /// - [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle).
-    /// - [`Error::InvalidUsage`] while a group is open, or if the stream cannot be queried (see [`Stream::is_complete`]), for
-    ///   example because it is [`StreamRef::DEFAULT`] and another device is current.
+    /// - [`Error::InvalidUsage`] while a group is open on this thread, or if the stream cannot be queried (see
+    ///   [`Stream::is_complete`]). For example, [`StreamRef::DEFAULT`] cannot be queried while another device is current.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn wait_for(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<bool> {
         self.is_done("wait_for", stream, timeout)

@@ -34,7 +34,7 @@ pub(crate) struct Origin {
     pub(crate) id: Option<CommunicatorId>,
     pub(crate) parent: Option<CommunicatorId>,
     pub(crate) observers: Given,
-    /// Set if other code owns the communicator and destroys it: the teardown in this crate only ends its use.
+    /// Set if other code owns the communicator and destroys it. A teardown in this crate then only stops using it.
     pub(crate) is_borrowed: bool,
 }
 
@@ -161,8 +161,8 @@ impl Shared {
     /// Polls the method named `call`, which began at `start`. The wait also ends when the `parent` is aborted, or after the
     /// `timeout`.
     ///
-    /// The caller has entered NCCL, or nothing else uses the communicator. On host memory, NCCL no longer uses the call's
-    /// arguments when this returns `Ready`, because a call in progress is aborted first.
+    /// The caller must have entered NCCL, or nothing else may use the communicator. On host memory, NCCL no longer uses the
+    /// call's arguments when this returns `Ready`, because a call in progress is aborted first.
     pub(crate) fn progress(
         self: &Arc<Self>,
         call: &'static str,
@@ -224,7 +224,7 @@ impl Shared {
     }
 
     /// # Safety
-    /// [`State`] has chosen the caller to tear the communicator down.
+    /// [`State`] must have chosen the caller to tear the communicator down.
     pub(crate) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
         // SAFETY: the caller guarantees it.
         unsafe { Self::abort_all("abort", vec![Arc::clone(self)]) }
@@ -233,7 +233,7 @@ impl Shared {
     /// Aborts communicators of one library together.
     ///
     /// # Safety
-    /// [`State`] has chosen the caller to tear down each communicator.
+    /// [`State`] must have chosen the caller to tear down each communicator.
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
         all.iter().for_each(|shared| shared.notify(CommunicatorEvent::Aborted));
         let abort_each = |all: &[Arc<Self>]| {
@@ -262,7 +262,7 @@ impl Shared {
     /// Calls `ncclCommDestroy`. On a GPU, the call continues in the background after the `limit`.
     ///
     /// # Safety
-    /// [`State`] has chosen the caller to tear the communicator down.
+    /// [`State`] must have chosen the caller to tear the communicator down.
     pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
         self.notify(CommunicatorEvent::Ended);
         Self::end("destroy", vec![Arc::clone(self)], limit, |all| {

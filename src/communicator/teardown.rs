@@ -47,11 +47,11 @@ impl Communicator {
 
     /// Completes the work in progress. All ranks must call this. The communicator can then only be destroyed. Since NCCL 2.14.3.
     ///
-    /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its communicators before
-    /// it destroys any; see [`Finalized`].
+    /// [`destroy`](Self::destroy) also finalizes the communicator. A thread with several communicators should finalize all of
+    /// them before it destroys any; see [`Finalized`].
     ///
     /// # Errors
-    /// After any error, the communicator is dropped or aborted.
+    /// For the errors, see [`Communicator`](Self#errors). After any error, the communicator is dropped or aborted.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize(self) -> Result<Finalized> {
         self.finalize_for("finalize")
@@ -66,7 +66,7 @@ impl Communicator {
         Ok(Finalized(self))
     }
 
-    /// Destroys the communicator once its work in progress is complete; the other ranks have to destroy their communicators too.
+    /// Destroys the communicator once its work in progress is complete. The other ranks must destroy their communicators too.
     ///
     /// A communicator that has failed is aborted instead, as its work may never end.
     ///
@@ -90,15 +90,15 @@ impl Communicator {
         finalized.destroy()
     }
 
-    /// Aborts the communicator and its work in progress immediately. Work of other ranks that needs this rank then fails on the
-    /// CPU backend; with NCCL, it may wait forever.
+    /// Aborts the communicator and its work in progress immediately. On the CPU backend, work of other ranks that needs this rank
+    /// then fails. With NCCL, such work may wait forever.
     ///
-    /// On a GPU, NCCL frees a communicator only when no CUDA graph contains its work, and no kernel of another communicator keeps
-    /// the device busy. This method waits at most 5 s for that; the abort then continues in the background. To abort several
-    /// communicators of one thread, use [`AbortHandle::abort_all`].
+    /// On a GPU, NCCL cannot free a communicator while a CUDA graph contains its work, or while a kernel of another communicator
+    /// keeps the device busy. If this takes longer than 5 s, the method returns, and the abort continues in the background. To
+    /// abort several communicators of one thread, use [`AbortHandle::abort_all`].
     ///
-    /// On host memory, this method waits until no other process accesses this rank's memory. For a process that is stopped during
-    /// an access, see [`Config::timeout`](crate::config::Config::timeout).
+    /// On host memory, this method waits until no other process accesses this rank's memory.
+    /// [`Config::timeout`](crate::config::Config::timeout) describes what happens if another process is stopped during an access.
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] if the abort
@@ -159,13 +159,14 @@ impl Drop for Communicator {
 /// A handle to abort a communicator from another thread, such as a watchdog or a signal-handling thread, and to query the
 /// communicator's health.
 ///
-/// NCCL allows only one thread at a time to use a communicator. So the handle never enters NCCL concurrently with the *owner*,
+/// NCCL allows only one thread at a time to use a communicator. So the handle never calls NCCL at the same time as the *owner*,
 /// the thread that uses the communicator:
 ///
-/// - If the owner is not in a call, the handle aborts the communicator immediately.
-/// - If the owner waits in a call, and the communicator has a [timeout](crate::config::Config::timeout), the owner polls: within
-///   about a millisecond, it aborts the communicator, and its call returns [`Error::Aborted`].
-/// - If the owner's call blocks inside NCCL, it is not interrupted; the abort follows when the call returns.
+/// - If the owner is in neither a call nor an open group, the handle aborts the communicator immediately.
+/// - If the owner waits in a call, and the communicator has a [timeout](crate::config::Config::timeout), the owner aborts the
+///   communicator within about a millisecond. The owner's call returns [`Error::Aborted`].
+/// - If the owner's call blocks inside NCCL, or if the owner has an open group, the owner aborts the communicator when the call
+///   or the group ends.
 ///
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -189,13 +190,13 @@ pub enum Health {
     Failed(Error),
     /// The owner is in a call or in a group, so the communicator cannot be queried.
     Busy,
-    /// The communicator is destroyed or aborted.
+    /// The communicator has been destroyed or aborted.
     Ended,
 }
 
 impl AbortHandle {
-    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors. If the owner is in a call, this method only
-    /// requests the abort. Does nothing if the communicator is already destroyed or aborted.
+    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors. If the owner is in a call or an open group,
+    /// this method only requests the abort. Does nothing if the communicator has already been destroyed or aborted.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if !self.shared.state.abort() {
@@ -205,9 +206,9 @@ impl AbortHandle {
         unsafe { self.shared.abort() }
     }
 
-    /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort
-    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner. For the errors,
-    /// see [`abort`](Self::abort).
+    /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort of
+    /// one may wait for work of another. If the owner of a communicator is in a call or an open group, the owner aborts that
+    /// communicator. For the errors, see [`abort`](Self::abort).
     ///
     /// ```
     /// use libnccl::communicator::{AbortHandle, Health};
@@ -233,8 +234,8 @@ impl AbortHandle {
         result
     }
 
-    /// Queries the asynchronous error, unless the owner is in a call or a group. If the owner starts a call meanwhile, the call
-    /// waits for this short query. For an example, see [`abort_all`](Self::abort_all).
+    /// Queries the asynchronous error, unless the owner is in a call or a group. If the owner starts a call during this short
+    /// query, the call waits until the query is complete. For an example, see [`abort_all`](Self::abort_all).
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

@@ -78,8 +78,11 @@ impl Nccl {
     /// shrunk with any mode. An error that is found before the first operation is queued does not affect the communicators.
     ///
     /// # Errors
-    /// The error of the closure; otherwise the first error of its calls, even if the closure ignored that error; otherwise the
-    /// error of the group itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
+    /// Returns the first of these errors:
+    /// - [`Error::InvalidUsage`] if another group is open on this thread. To nest groups, use [`Group::group`].
+    /// - The error of the closure, if it returns one.
+    /// - The first error of a call in the group, even if the closure ignored this error.
+    /// - The error of the end of the group, which starts the operations.
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
     #[inline]
@@ -90,8 +93,8 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` returns this
-    /// crate's error, because the compiler could not infer a generic error type from `Ok(())`.)
+    /// Groups operations as [`group`](Self::group) does, for a closure with any error type. (The closure of `group` must return
+    /// this crate's error. With a generic error type, the compiler could not infer the type from `Ok(())`.)
     ///
     /// ```
     /// # use std::error::Error;
@@ -108,7 +111,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// As for [`group`](Self::group); the closure's own error also cancels the group.
+    /// The errors of [`group`](Self::group). Any error of the closure cancels the group.
     pub fn try_group<'env, R, E, F>(&'env self, operations: F) -> Result<R, E>
     where
         E: From<Error>,
@@ -122,7 +125,7 @@ impl Nccl {
     ///
     /// NCCL can simulate `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and `barrier`, which is an
     /// all-reduce. The communicator must have several ranks and no timeout. In all other cases, an operation returns an error,
-    /// because NCCL would start it in this group or in the next one.
+    /// because NCCL would start it instead of simulating it.
     ///
     /// ```
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -135,10 +138,12 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does not
-    /// simulate, before they are queued. A nonblocking communicator from
-    /// [`from_raw`](crate::communicator::Communicator::from_raw), or created with `NCCL_COMM_BLOCKING=0`, is detected only after
-    /// NCCL has started the operations.
+    /// - The errors of [`group`](Self::group).
+    /// - [`Error::Unsupported`] if the library is older than NCCL 2.22.3.
+    /// - [`Error::InvalidUsage`] if NCCL cannot simulate an operation. The operation is not queued.
+    /// - [`Error::InvalidUsage`] if a nonblocking communicator comes from
+    ///   [`from_raw`](crate::communicator::Communicator::from_raw), or was created with `NCCL_COMM_BLOCKING=0`. NCCL has then
+    ///   started the operations.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -182,8 +187,8 @@ impl Nccl {
 impl<'scope, 'env> Group<'scope, 'env> {
     /// Limits the wait for each communicator at the end of the group. This limit replaces the communicators'
     /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for
-    /// one call. Communicators without a timeout block inside NCCL, without a limit. The wait for a communicator that other code
-    /// owns has no limit either, because such a communicator cannot be aborted.
+    /// one call. For communicators without a timeout, the wait has no limit, because they block inside NCCL. The wait for a
+    /// [borrowed](crate::communicator::Communicator::borrow_raw) communicator has no limit either, because it cannot be aborted.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
@@ -214,9 +219,11 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// The error of `operations`. If a call in the group fails, the outer group is cancelled. Any other error of `operations`
-    /// cancels the outer group only if the outer closure also returns an error. [`Error::InvalidUsage`] if the outer group has
-    /// ended.
+    /// - [`Error::InvalidUsage`] if the outer group has ended.
+    /// - The error of `operations`.
+    ///
+    /// If a call in the group fails, the outer group is cancelled. Any other error of `operations` cancels the outer group only
+    /// if the outer closure also returns an error.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
         // SAFETY: has no arguments.
@@ -229,7 +236,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
 impl CommunicatorBuilder<'_> {
     /// Creates the communicator at the end of `group`, so that one thread can create several ranks.
     ///
-    /// A group that creates communicators cannot contain operations.
+    /// A group that creates communicators cannot contain operations: they return an error.
     ///
     /// ```
     /// use libnccl::{Communicator, Result};
@@ -243,9 +250,10 @@ impl CommunicatorBuilder<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors that [`init`](Self::init) detects before it waits for the other ranks; [`Error::InvalidUsage`] if the group
-    /// already has operations, or after [`grow`](Self::grow); [`Error::InvalidArgument`] if the group belongs to another library.
-    /// Operations that are added later return an error.
+    /// - [`Error::InvalidUsage`] if the group already has operations, or is a [simulation](Nccl::simulate).
+    /// - [`Error::InvalidUsage`] if [`grow`](Self::grow) was called on this builder.
+    /// - [`Error::InvalidArgument`] if the group belongs to another library.
+    /// - The errors that [`init`](Self::init) detects before it waits for the other ranks.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;

@@ -38,9 +38,9 @@ pub(super) enum Phase {
     Open,
     /// The group collects operations, to estimate their duration.
     Simulated,
-    /// The group creates communicators, and refuses operations.
+    /// The group creates communicators, and rejects operations.
     Creating,
-    /// The group has ended, and refuses operations.
+    /// The group has ended, and rejects operations.
     Ended,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Overflow<'scope> {
     /// The guards of buffers. They live for `'scope`. A field with a drop cannot name this lifetime, because it is the lifetime
     /// of the group itself.
     guards: Vec<Box<dyn Guard>>,
-    /// The limit of the wait for each communicator at the end of the group, instead of the communicator's timeout.
+    /// The limit of the wait for each communicator at the end of the group. Replaces the communicator's timeout.
     pub(super) timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     pub(super) arguments: Vec<Box<dyn Any>>,
@@ -187,7 +187,7 @@ impl<'scope> Participants<'scope> {
     /// Keeps the guards of buffers until the end of the group.
     ///
     /// # Safety
-    /// The guards live for `'scope`. (This is not a bound, because a call has another lifetime parameter for its buffers.)
+    /// The guards must live for `'scope`. (This is not a bound, because a call has another lifetime parameter for its buffers.)
     #[inline]
     pub(crate) unsafe fn keep_guards<K>(&self, guards: K) {
         if !mem::needs_drop::<K>() {

@@ -274,7 +274,7 @@ impl Call<'_, '_> {
         self.library().check(function, code)
     }
 
-    /// Returns the options as a C struct, or null if there are none. The caller has entered NCCL.
+    /// Returns the options as a C struct, or null if there are none. The caller must have entered NCCL.
     #[inline]
     pub(super) fn config(&self) -> Result<*const sys::ncclCollConfig_t> {
         self.on.config.map_or(Ok(ptr::null()), |config| self.raw_config(config))

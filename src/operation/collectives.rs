@@ -12,27 +12,27 @@ use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
-/// All ranks call the same collectives in the same order. Operations return when their work is enqueued on the stream; on host
-/// memory, when it is complete. Counts are in elements, not bytes. A buffer may be longer than needed, unless its length is the
-/// count.
+/// All ranks must call the same collectives in the same order. Operations return when their work is enqueued on the stream. On
+/// host memory, they return when their work is complete. Counts are in elements, not bytes. A buffer may be longer than needed,
+/// unless its length is the count.
 ///
 /// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream,
 /// and [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
 ///
 /// # Errors of operations
-/// Every operation, of any kind, may return:
+/// Every operation may return:
 ///
 /// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a rank out of range, or for a buffer that is too short,
-///   not ready, in the wrong memory, on the wrong device, or of the wrong data type; the operation was not started;
-/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group to which the operation does not belong is open on
-///   this thread, after a group that failed, or while the communicator is [suspended](Self::suspend);
+///   not ready, in the wrong memory, on the wrong device, or of the wrong data type; the operation is not started;
+/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group is open on this thread and the operation is not
+///   part of it, after a failed group, or while the communicator is [suspended](Self::suspend);
 /// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
 /// - [`Error::Timeout`](crate::error::Error::Timeout) after the communicator's timeout, and
 ///   [`Error::Aborted`](crate::error::Error::Aborted) after an abort.
 impl Communicator {
-    /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the
-    /// length of `send`; `recv` holds at least as many elements.
+    /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the length of
+    /// `send`; `recv` must hold at least as many elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -72,7 +72,7 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.all_reduce(op.into().raw))
     }
 
-    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`. On the root, `send` holds at
+    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`. On the root, `send` must hold at
     /// least as many elements; on the other ranks, `send` is ignored and may be empty.
     ///
     /// ```
@@ -116,7 +116,7 @@ impl Communicator {
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the length of
-    /// `send`. On the root, `recv` holds at least as many elements; on the other ranks, `recv` is ignored and may be empty.
+    /// `send`. On the root, `recv` must hold at least as many elements; on the other ranks, `recv` is ignored and may be empty.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -161,8 +161,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce(op.into().raw, root))
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv` holds at
-    /// least count x [`size`](Self::size) elements.
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv` must hold
+    /// at least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -205,7 +205,7 @@ impl Communicator {
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count is the
-    /// length of `recv`; `send` holds at least count x [`size`](Self::size) elements.
+    /// length of `recv`; `send` must hold at least count x [`size`](Self::size) elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -248,12 +248,12 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
-    /// Sends part `i` of `send`, which has [`size`](Self::size) equal parts, to rank `i`. Part `i` of `recv` receives the part
-    /// that rank `i` sends to this rank. The length of `send` is a multiple of the communicator's size; `recv` holds at least as
-    /// many elements.
+    /// Divides `send` into [`size`](Self::size) equal parts, and sends part `i` to rank `i`. Part `i` of `recv` receives the part
+    /// that rank `i` sends to this rank. The length of `send` must be a multiple of the communicator's size. `recv` must hold at
+    /// least as many elements.
     ///
-    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
-    /// options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and returns
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported) if the call has [options](crate::operation::CallOptions::config).
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -281,10 +281,10 @@ impl Communicator {
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`. On the root,
-    /// `recv` holds at least count x [`size`](Self::size) elements; on the other ranks, `recv` is ignored and may be empty.
+    /// `recv` must hold at least count x [`size`](Self::size) elements; on the other ranks, `recv` is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
-    /// options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and returns
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported) if the call has [options](crate::operation::CallOptions::config).
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -328,11 +328,11 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.gather_in_place(root))
     }
 
-    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`. On the root, `send` holds
-    /// at least count x [`size`](Self::size) elements; on the other ranks, `send` is ignored and may be empty.
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`. On the root, `send` must
+    /// hold at least count x [`size`](Self::size) elements; on the other ranks, `send` is ignored and may be empty.
     ///
-    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and takes no
-    /// options.
+    /// NCCL has this operation since 2.28.3. With older versions, this method uses grouped sends and receives, and returns
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported) if the call has [options](crate::operation::CallOptions::config).
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -377,8 +377,8 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.scatter_in_place(root))
     }
 
-    /// Waits until all ranks have reached the barrier. This is an all-reduce of the first element of `buffer`. The value of this
-    /// element is unspecified afterwards; its type must be the same on all ranks.
+    /// Waits until all ranks have reached the barrier. This is an all-reduce of the first element of `buffer`. The element must
+    /// have the same type on all ranks. Its value is unspecified afterwards.
     ///
     /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs only after the streams of all ranks have reached
     /// the barrier. Synchronize with the stream to make the host wait too. On host memory, all ranks have reached the barrier

@@ -55,7 +55,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Calls into C. The caller has entered NCCL.
+/// Calls into C. The caller must have entered NCCL.
 impl Call<'_, '_> {
     /// Runs `calls` as one operation, in an NCCL group. Inside another group, NCCL only counts the nesting.
     pub(super) fn together(&self, calls: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {

@@ -53,19 +53,19 @@ impl<'a> CallOptions<'a> {
         Self { stream: stream.into(), config: None, timeout: None }
     }
 
-    /// Sets options for this collective. They must be equal on all ranks. In a group, the options must live until the group ends.
-    /// Since NCCL 2.31.2.
+    /// Sets options for this collective. The options must be equal on all ranks. In a group, `config` must live until the group
+    /// ends. Operations that are not collectives return [`Error::InvalidUsage`]. Since NCCL 2.31.2.
     #[must_use]
     pub fn config(self, config: &'a CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }
     }
 
-    /// Limits the wait of this call; replaces the communicator's [timeout](crate::config::Config::timeout). The communicator must
-    /// have a timeout: without one, its calls block inside NCCL. In a group, use
+    /// Limits the wait of this call. The limit replaces the communicator's [timeout](crate::config::Config::timeout). The
+    /// communicator must have a timeout: without one, its calls block inside NCCL. In a group, use
     /// [`Group::timeout`](crate::group::Group::timeout).
     ///
-    /// The limit applies to the wait of the host: on a GPU, only to the wait for the launch. [`Communicator::synchronize`] limits
-    /// the wait for the work itself.
+    /// On a GPU, the call waits only until its work is enqueued, and the limit applies to this wait. To limit the wait for the
+    /// work itself, use [`Communicator::synchronize`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -76,7 +76,7 @@ impl<'a> CallOptions<'a> {
     /// let config = Config::new().timeout(Duration::from_secs(600));
     /// let id = nccl.unique_id()?;
     /// std::thread::scope(|scope| {
-    ///     // It joins, and sends nothing.
+    ///     // Rank 1 joins, but sends nothing.
     ///     let sender = scope.spawn(|| nccl.communicator(2, 1, &id).config(&config).init());
     ///     let comm = nccl.communicator(2, 0, &id).config(&config).init()?;
     ///     let short = CallOptions::on(StreamRef::DEFAULT).timeout(Duration::from_millis(20));
@@ -88,8 +88,8 @@ impl<'a> CallOptions<'a> {
     /// ```
     ///
     /// # Errors
-    /// The call returns [`Error::InvalidUsage`] if the communicator has no timeout, or in a group; and [`Error::Timeout`] after
-    /// the limit.
+    /// The call returns [`Error::InvalidUsage`] if the communicator has no timeout, or if the operation is in a group. It returns
+    /// [`Error::Timeout`] after the limit.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
@@ -100,9 +100,10 @@ impl<'scope> Group<'scope, '_> {
     /// Returns the stream for operations that start at the end of the group; for an example, see
     /// [`Nccl::group`](crate::nccl::Nccl::group).
     ///
-    /// Buffers, communicators and options must live until the end of the group. So pass a part of a buffer by value, such as
-    /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to the part would not live long enough. A function
-    /// that adds operations to its caller's group takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
+    /// Buffers, communicators and options must live until the end of the group. To use a part of a buffer, pass the part by
+    /// value, for example `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to the part would not live long
+    /// enough. To add operations to a group of its caller, a function can have a parameter `on: impl Into<OnStream<'b, 'c>>`, or
+    /// a reference to the group.
     #[inline]
     pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
         // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that
@@ -136,8 +137,8 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// Makes the operation start at the end of `group`.
     ///
     /// # Safety
-    /// `'b` and `'c` are the scope of the group: the lifetime of the reference that the group's closure received. The group keeps
-    /// communicators and the guards of buffers for its scope, but an operation requires only that buffers live for `'b` and
+    /// `'b` and `'c` must be the scope of the group: the lifetime of the reference that the group's closure received. The group
+    /// keeps communicators and the guards of buffers for its scope, but an operation requires only that buffers live for `'b` and
     /// communicators for `'c`. So only [`Group::stream`], whose signature fixes both lifetimes, may call this.
     #[inline]
     unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {

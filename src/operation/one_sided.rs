@@ -19,11 +19,12 @@ use crate::sys;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
-    /// The number of the signal, below [`Config::num_rma_sig`](crate::config::Config::num_rma_sig), which is 1 unless set.
+    /// The number of the signal. It must be less than [`Config::num_rma_sig`](crate::config::Config::num_rma_sig), which is 1 by
+    /// default.
     #[doc(alias = "sigIdx")]
     pub index: u32,
-    /// The number of the context, below [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 unless set.
-    /// Operations of one context keep their order.
+    /// The number of the context. It must be less than [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 by
+    /// default. Operations of one context keep their order.
     #[doc(alias = "ctx")]
     pub context: u32,
 }
@@ -127,8 +128,8 @@ impl Communicator {
         call.end((), result)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals`. Data that a rank put before it raised its signal has
-    /// then arrived. Since NCCL 2.29.2.
+    /// Makes the stream wait until other ranks have raised all of `signals`. All data that a rank put before it raised its signal
+    /// has then arrived. Since NCCL 2.29.2.
     ///
     /// ```
     /// use libnccl::{StreamRef, window::{Signal, WaitSignal, WindowFlags}};

@@ -9,9 +9,9 @@ use crate::observer::Operation;
 
 /// For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
-    /// Sends `buffer` to rank `peer`, which receives the same number of elements.
+    /// Sends `buffer` to rank `peer`, which must receive the same number of elements.
     ///
-    /// Two ranks that send to each other can deadlock, unless each sends and receives in one group, or with
+    /// Two ranks that send to each other can deadlock. To avoid this, each rank must send and receive in one group, or call
     /// [`send_recv`](Self::send_recv).
     ///
     /// ```
@@ -41,7 +41,7 @@ impl Communicator {
         call.with_send_buffer(buffer, |call| call.send(peer))
     }
 
-    /// Receives elements from rank `peer` into `buffer`; `peer` sends as many elements as `buffer` has.
+    /// Receives elements from rank `peer` into `buffer`. The peer must send as many elements as `buffer` has.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -70,10 +70,10 @@ impl Communicator {
         call.with_recv_buffer(buffer, |call| call.recv(peer))
     }
 
-    /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` receives as many
-    /// elements as `send` has, and `recv_peer` sends as many as `recv` has.
+    /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` must receive as
+    /// many elements as `send` has, and `recv_peer` must send as many elements as `recv` has.
     ///
-    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group, for example for a ring or a halo exchange.
+    /// This is a [`send`](Self::send) and a [`recv`](Self::recv) in a group, for example for a ring or a halo exchange.
     ///
     /// ```
     /// use libnccl::StreamRef;

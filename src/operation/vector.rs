@@ -8,13 +8,15 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
-/// NCCL lacks operations with a count for each rank, so this crate composes them. [`all_gather_v`](Self::all_gather_v) is a group
-/// of broadcasts, one for each rank, and [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The others are
-/// groups of sends and receives, and take no options. For errors, see [errors of operations](Self#errors-of-operations).
+/// NCCL lacks operations with a count for each rank, so this crate builds them from other operations.
+/// [`all_gather_v`](Self::all_gather_v) is a group of broadcasts, one for each rank, and
+/// [`reduce_scatter_v`](Self::reduce_scatter_v) a group of reductions. The others are groups of sends and receives, and return
+/// [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) if the call has [options](crate::operation::CallOptions::config).
+/// For errors, see [errors of operations](Self#errors-of-operations).
 impl Communicator {
-    /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
-    /// count for each rank. `counts` holds one count per rank and is the same on all ranks. `send` holds `counts[rank]`
-    /// elements, and `recv` holds at least as many elements as the sum of the counts.
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a count for
+    /// each rank. `counts` must hold one count per rank, and must be the same on all ranks. `send` must hold exactly
+    /// `counts[rank]` elements, and `recv` at least as many elements as the sum of the counts.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -55,8 +57,9 @@ impl Communicator {
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. This is
-    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` holds one count per rank and is the same on
-    /// all ranks. `send` holds at least as many elements as the sum of the counts, and `recv` holds `counts[rank]` elements.
+    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` must hold one count per rank, and must be
+    /// the same on all ranks. `send` must hold at least as many elements as the sum of the counts, and `recv` exactly
+    /// `counts[rank]` elements.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -102,9 +105,9 @@ impl Communicator {
     }
 
     /// Sends part `i` of `send` to rank `i`: [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of
-    /// `recv` receives the part that rank `i` sends to this rank. Part `i` of `send` has `send_counts[i]` elements, part `i` of
-    /// `recv` has `recv_counts[i]`; each part begins where the previous part ends. `send` and `recv` hold at least as many
-    /// elements as the sums of their counts.
+    /// `recv` receives the part that rank `i` sends to this rank. Part `i` of `send` has `send_counts[i]` elements, and part `i`
+    /// of `recv` has `recv_counts[i]` elements. Each part begins where the previous part ends. `send` and `recv` must hold at
+    /// least as many elements as the sums of their counts.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -136,8 +139,8 @@ impl Communicator {
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. This is [`gather`](Self::gather) with a count for
-    /// each rank: the length of the rank's `send`. On the root, `counts` holds the counts of all ranks, and `recv` holds at least
-    /// as many elements as their sum. The other ranks ignore `counts` and `recv`, which may be empty.
+    /// each rank: the length of the rank's `send`. On the root, `counts` must hold the counts of all ranks, and `recv` must hold
+    /// at least as many elements as their sum. The other ranks ignore `counts` and `recv`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -182,8 +185,8 @@ impl Communicator {
     }
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. This is [`scatter`](Self::scatter) with a count for each rank:
-    /// the length of the rank's `recv`. On the root, `counts` holds the counts of all ranks, and `send` holds at least as many
-    /// elements as their sum. The other ranks ignore `counts` and `send`, which may be empty.
+    /// the length of the rank's `recv`. On the root, `counts` must hold the counts of all ranks, and `send` must hold at least as
+    /// many elements as their sum. The other ranks ignore `counts` and `send`, which may be empty.
     ///
     /// ```
     /// use libnccl::StreamRef;

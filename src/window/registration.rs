@@ -16,7 +16,7 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
 /// A registration borrows neither the communicator nor the buffer, so that a struct can hold all three. The buffer remains usable
-/// in every operation. The buffer and the registration share the memory, which is freed after both are dropped.
+/// in every operation. The buffer and the registration share the memory, which is freed only after both have been dropped.
 ///
 /// Dropping a registration deregisters the buffer. If the communicator is in a call or an open group, this happens when that call
 /// or group ends. On a GPU, the memory is leaked if the registration is dropped while work may use the buffer (see
@@ -60,14 +60,14 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the pointer is null or `bytes` is 0; else as for [`register`](Self::register).
+    /// [`Error::InvalidArgument`] if the pointer is null or `bytes` is 0.
     ///
     /// # Safety
-    /// - `pointer` is the address of `bytes` bytes on the communicator's device.
-    /// - The bytes stay allocated until [`deregister`](Registration::deregister) has succeeded. If `deregister` is not called or
-    ///   fails, or if `register_raw` fails in NCCL, the bytes stay allocated until all communicators of this process are
-    ///   destroyed or aborted.
-    /// - Work that uses the bytes has run before the registration is dropped, and before the bytes are freed.
+    /// - `pointer` must be the address of `bytes` bytes on the communicator's device.
+    /// - The bytes must stay allocated until [`deregister`](Registration::deregister) has succeeded. If `deregister` is not
+    ///   called or fails, or if `register_raw` fails in NCCL, the bytes must stay allocated until all communicators of this
+    ///   process are destroyed or aborted.
+    /// - All work that uses the bytes must have run before the registration is dropped, and before the bytes are freed.
     #[doc(alias = "ncclCommRegister")]
     pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration> {
         const CALL: &str = "register_raw";
@@ -85,8 +85,8 @@ impl Communicator {
     /// Registers `memory` or, without it, the memory of the caller of [`register_raw`](Self::register_raw).
     ///
     /// # Safety
-    /// `address` is the address of `bytes` bytes of `memory`. Without `memory`, the conditions are those of
-    /// [`register_raw`](Self::register_raw).
+    /// With `memory`, `address` must be the address of `bytes` bytes of it. Without `memory`, the conditions of
+    /// [`register_raw`](Self::register_raw) must hold.
     unsafe fn register_memory(
         &self,
         call: &'static str,
@@ -126,7 +126,7 @@ impl Communicator {
 }
 
 impl Registration {
-    /// Returns the C handle; null, without an error, if NCCL does not use the registration.
+    /// Returns the C handle. A null handle is not an error: NCCL then does not use the registration.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         match self.0.handle() {
@@ -139,7 +139,7 @@ impl Registration {
     /// NCCL 2.19.3.
     ///
     /// # Errors
-    /// As for [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
+    /// The errors of [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
     /// communicator on a GPU, NCCL keeps the registration until all communicators of this process are destroyed or aborted.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(self) -> Result<()> {

@@ -122,8 +122,8 @@ impl BitOr for WindowFlags {
 ///
 /// - A window that is dropped after [`finalize`](Communicator::finalize), or before [`NcclBuffer::assume_idle`] is called, may
 ///   stay registered until the teardown of the communicator.
-/// - On host memory, if `assume_idle` was called, the memory of a dropped window and buffer is freed no later than the
-///   communicator. Otherwise the memory is leaked.
+/// - On host memory, if `assume_idle` was called, the memory of a dropped window and buffer is freed when the communicator is
+///   freed, or earlier. Otherwise the memory is leaked.
 /// - On a GPU, if a window is not deregistered before the teardown of the communicator, its memory is leaked.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<T> {
@@ -136,8 +136,8 @@ impl Communicator {
     /// Registers `buffer` as a window: memory that symmetric collectives use in place, and that other ranks write with
     /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
     ///
-    /// All ranks call this with the same length and the same flags, and deregister their windows once no rank uses them
-    /// anymore. A single thread with several ranks uses [`Group::register_window`].
+    /// All ranks must call this with the same length and the same flags. They must not deregister their windows before all ranks
+    /// have stopped using them. A single thread with several ranks uses [`Group::register_window`].
     ///
     /// If this fails after NCCL was called, the buffer's memory is never freed, because other ranks may have created the window.
     ///
@@ -173,8 +173,8 @@ impl Communicator {
     /// cannot be combined.
     ///
     /// # Safety
-    /// The buffers of all ranks have the same size in bytes. NCCL does not compare the sizes. A put is checked against the size
-    /// of the caller's buffer only, but writes to the buffer of another rank. (The CPU backend compares the two sizes in each
+    /// The buffers of all ranks must have the same size in bytes. NCCL does not compare the sizes. A put is checked only against
+    /// the size of this rank's buffer, but writes to the buffer of another rank. (The CPU backend compares the two sizes in each
     /// put.)
     #[doc(alias = "ncclCommWindowRegister")]
     #[track_caller]
@@ -189,8 +189,8 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Registers a window as [`Communicator::register_window`] does, with the same errors, at the end of the group, so that one
-    /// thread can register it for several ranks. Since NCCL 2.27.3.
+    /// Registers a window at the end of the group. One thread can thus register the window of several ranks. For the errors, see
+    /// [`Communicator::register_window`]. Since NCCL 2.27.3.
     ///
     /// ```
     /// # fn set_device(_: i32) {}
@@ -212,7 +212,7 @@ impl<'scope> Group<'scope, '_> {
     /// ```
     ///
     /// # Safety
-    /// As for [`Communicator::register_window`].
+    /// The conditions of [`Communicator::register_window`] must hold.
     #[doc(alias = "ncclCommWindowRegister")]
     #[track_caller]
     pub unsafe fn register_window<T: Element>(
@@ -231,7 +231,7 @@ impl<T: Element> Window<T> {
     /// exists.
     ///
     /// # Safety
-    /// As for [`Communicator::register_window`].
+    /// The conditions of [`Communicator::register_window`] must hold.
     #[track_caller]
     unsafe fn register<'c>(
         communicator: &'c Communicator,
@@ -326,8 +326,10 @@ impl<T: Element> Window<T> {
     /// [active](Self::is_active). Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] while the communicator is in a call or an open group; [`Error::Unsupported`]; [`Error::Nccl`];
-    /// [`Error::Aborted`] after an abort.
+    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group.
+    /// - [`Error::Unsupported`] if the library is older than NCCL 2.29.2.
+    /// - [`Error::Nccl`] if NCCL fails.
+    /// - [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclWinGetUserPtr")]
     pub fn user_ptr(&self) -> Result<*mut T> {
         let (shared, window) = (self.object.shared(), self.as_raw());
@@ -344,15 +346,16 @@ impl<T: Element> Window<T> {
     /// [`Communicator::register_window`]. On the CPU backend, later puts into this part return an error. Since NCCL 2.27.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group. The window is then deregistered when that
+    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group. The window is then deregistered when the
     ///   call or group ends.
     /// - [`Error::InvalidUsage`] after [`finalize`](Communicator::finalize).
-    /// - [`Error::InvalidUsage`] if work of this rank or another may still use the buffer.
+    /// - [`Error::InvalidUsage`] if work of this or another rank may still use the buffer.
     /// - [`Error::InvalidUsage`] if the group that registers the window has failed or has not ended.
     /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
-    /// - [`Error::Nccl`].
+    /// - [`Error::Nccl`] if NCCL fails.
     ///
-    /// After any of these errors except the first, the window may last as long as the communicator, and the memory may be leaked.
+    /// After any of these errors except the first, the window may stay registered until the teardown of the communicator, and the
+    /// memory may be leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.object.end("deregister")
