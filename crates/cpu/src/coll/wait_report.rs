@@ -228,7 +228,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     let group = if state.is_in_group(peer) {
         ", and has calls in a group that has not ended: ncclGroupEnd is missing, or late"
     } else if !runs && state.have_one_maker(rank, peer) {
-        ", and which the same thread has made: a thread that calls for several ranks has to in one group, from ncclGroupStart \
+        ", and which the same thread has made: a thread that calls for several ranks must call in one group, from ncclGroupStart \
          to ncclGroupEnd"
     } else {
         ""
