@@ -25,7 +25,7 @@ impl Bindings {
     /// The struct has the functions of both headers, like a library.
     ///
     /// # Errors
-    /// The message of libclang about the header. If libclang is missing, bindgen *panics*.
+    /// Returns libclang's message if libclang rejects the header. If libclang is missing, bindgen *panics*.
     pub(crate) fn generate(root: &Path) -> Result<Self, String> {
         let vendor = root.join("vendor-headers");
         let generate =
@@ -112,7 +112,7 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
 /// structs.
 ///
 /// # Safety
-/// The process has one thread.
+/// The process must have only one thread.
 pub(crate) unsafe fn remove_extra_arguments() {
     let of_others = |(name, _): (OsString, _)| {
         Some(name).filter(|name| name.to_string_lossy().starts_with("BINDGEN_EXTRA_CLANG_ARGS"))

@@ -30,7 +30,7 @@ pub(crate) fn write(root: &Path, out: &Path) {
     }
 }
 
-/// Runs bindgen. An error says why bindgen cannot run, or how its output differs from the committed copy.
+/// Runs bindgen. Returns an error if bindgen cannot run, or if its output differs from the committed copy.
 #[cfg(feature = "bindgen")]
 fn generate(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     for variable in ["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH"] {

@@ -5,7 +5,7 @@
 use std::env;
 use std::ffi::OsString;
 
-/// Returns the value of a variable. `None` if it is not set or the program is [privileged](is_privileged).
+/// Returns the value of an environment variable; `None` if it is not set or the program is [privileged](is_privileged).
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|_| !is_privileged())
@@ -17,7 +17,7 @@ pub fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns all variables; none in a [privileged](is_privileged) program.
+/// Returns all environment variables. Returns none if the program is [privileged](is_privileged).
 pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     let is_ignored = is_privileged();
     env::vars_os().filter(move |_| !is_ignored)

@@ -44,7 +44,7 @@ impl Nccl {
     /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the library is older.
+    /// [`Error::Unsupported`] if the library is older than NCCL 2.30.4.
     pub fn parameters(&self) -> Result<Parameters> {
         self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
         Ok(Parameters { nccl: self.clone() })
@@ -55,7 +55,7 @@ impl Parameters {
     /// Returns the keys of all exposed parameters. Since NCCL 2.30.4.
     ///
     /// # Errors
-    /// [`Error::Nccl`] if NCCL cannot list them.
+    /// [`Error::Nccl`] if NCCL cannot list the keys.
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
         let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
@@ -103,7 +103,7 @@ impl Parameters {
     /// The text goes through C's output buffer, so its order relative to Rust's output is undefined.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the library lacks the function.
+    /// [`Error::Unsupported`] if the library lacks `ncclParamDumpAll`.
     #[doc(alias = "ncclParamDumpAll")]
     pub fn dump(&self) -> Result<()> {
         let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
@@ -122,7 +122,7 @@ mod sealed {
     use super::{CStr, Nccl, Result};
 
     pub trait Read: Sized {
-        /// Reads the value, with the parameters locked; `None` if NCCL has no such key.
+        /// Reads the value; `None` if NCCL has no such key. The caller must hold the lock of the parameters.
         fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
     }
 }
@@ -226,7 +226,7 @@ fn none_if_unknown(found: Result<ResultCode>) -> Result<Option<ResultCode>> {
 /// Copies a C string; null becomes an empty one.
 ///
 /// # Safety
-/// `text` is null or a C string.
+/// `text` must be null or a C string.
 unsafe fn copy(text: *const c_char) -> CString {
     if text.is_null() {
         return CString::default();

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 pub const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// The file names of RCCL, AMD's implementation of the same functions.
 pub const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
-/// NCCL's path in a directory of Python packages, which is the same for `nvidia-nccl-cu12` and `nvidia-nccl-cu13`.
+/// The path of NCCL in a directory of Python packages. It is the same for `nvidia-nccl-cu12` and `nvidia-nccl-cu13`.
 pub const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
-/// The variables that name the prefix of a separate installation of NCCL.
+/// The environment variables that name the directory of an NCCL installation, which contains `lib` or `lib64`.
 pub const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
-/// The variables that name a CUDA toolkit.
+/// The environment variables that name the directory of a CUDA toolkit.
 pub const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 /// The directory in which NVIDIA's packages install the CUDA toolkit.
 pub const CUDA: &str = "/usr/local/cuda";
-/// The variable that names the directory of one version of NVIDIA's HPC SDK.
+/// The environment variable that names the directory of one version of NVIDIA's HPC SDK.
 pub const HPC_SDK_HOME: &str = "NVHPC_ROOT";
 /// The directory in which NVIDIA's packages install the HPC SDK. Each version is in a subdirectory such as `Linux_x86_64/25.1`.
 pub const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
-/// The directory of NCCL in a version of the HPC SDK.
+/// NCCL's directory, relative to the directory of one version of the HPC SDK.
 pub const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
 /// The directory in which AMD's packages install RCCL.
 pub const ROCM: &str = "/opt/rocm";
@@ -32,8 +32,9 @@ pub fn in_home(home: &Path) -> Vec<PathBuf> {
     ["lib", "lib64"].map(|lib| home.join(lib)).into()
 }
 
-/// Returns the library directories of a CUDA toolkit. `lib64` is for the host, but some packages leave it out. A toolkit for
-/// cross-compiling has other directories in `targets`.
+/// Returns the directories in which a CUDA toolkit may have the libraries of an architecture. `lib64` has the libraries of the
+/// host, but some packages lack it. In a toolkit for cross-compiling, the libraries of the other architecture are below
+/// `targets`.
 pub fn in_toolkit(home: &Path, architecture: &str) -> Vec<PathBuf> {
     let targets: &[&str] = match architecture {
         "x86_64" => &["targets/x86_64-linux/lib"],
@@ -49,14 +50,14 @@ pub fn hpc_sdk_releases(directory: &Path, architecture: &str) -> PathBuf {
     directory.join(format!("Linux_{architecture}"))
 }
 
-/// Returns the directories of NCCL in the HPC SDK's versions, the newest first.
+/// Returns NCCL's directory in each version of the HPC SDK, the newest version first.
 pub fn in_hpc_sdk(directory: &Path, architecture: &str) -> Vec<PathBuf> {
     let mut releases: Vec<_> = children(&hpc_sdk_releases(directory, architecture)).collect();
     releases.sort_by_key(|release| Reverse(version(release, "")));
     releases.iter().map(|release| release.join(IN_HPC_SDK)).collect()
 }
 
-/// Parses the part of a file's name after `start` as a version, such as 2.16.2.
+/// Parses the rest of a file's name, after the prefix `start`, as a version such as 2.16.2.
 pub fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
     let version = file.file_name()?.to_str()?.strip_prefix(start)?;
     version.split('.').map(|number| number.parse().ok()).collect()
@@ -67,8 +68,8 @@ pub fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns the files of this name in the dynamic linker's cache, in the cache's order; none if the cache's format is older than
-/// glibc 2.2.
+/// Returns the files with this name that the dynamic linker's cache lists, in the cache's order. Returns none if the cache has
+/// the format that was used before glibc 2.2.
 #[cfg(unix)]
 pub fn in_linker_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStrExt;

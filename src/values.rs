@@ -1,7 +1,7 @@
 //! The macro for NCCL's enums: their names, and the versions that introduced their values.
 
 /// Defines an enum of NCCL's constants, in NCCL's order. Each has its name in nccl-tests and an optional second name. `expected`
-/// is the kind of value in the error for other text.
+/// describes the enum in the error for text that is not one of the names.
 macro_rules! values {
     (
         $(#[$attribute:meta])*

@@ -37,8 +37,8 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Creates a version from the number that `ncclGetVersion` returns: `2804` is 2.8.4, and `23203`, in the format since 2.9, is
-    /// 2.32.3.
+    /// Creates a version from the number that `ncclGetVersion` returns. For example, `2804` is 2.8.4. From 2.9 on, NCCL uses
+    /// another format: `23203` is 2.32.3.
     #[doc(alias = "NCCL_VERSION_CODE")]
     #[must_use]
     pub const fn from_code(code: u32) -> Self {

@@ -12,8 +12,8 @@
  *   in-place rule adds to a pointer, it adds elements, and n is the number of ranks.
  * - An operation with a stream only enqueues work; the result is available when the stream has run the
  *   operation. All ranks of a communicator must enqueue matching operations in the same order.
- * - A `NULL` communicator is `ncclInvalidArgument` unless the comment says otherwise. A failed call may leave
- *   its out-parameters unchanged: set them to zero first.
+ * - For a `NULL` communicator, functions return `ncclInvalidArgument` unless the comment says otherwise. A failed
+ *   call may leave its out-parameters unchanged: set them to zero first.
  * - On a nonblocking communicator any call may return `ncclInProgress`; poll `ncclCommGetAsyncError` until it
  *   stores another code before the next call on the communicator.
  * - Each comment ends with the version that introduced the item. "2.13.4" means that version or an earlier one.
@@ -51,7 +51,7 @@
 /* The version as one number, as `ncclGetVersion` stores it. */
 #define NCCL_VERSION_CODE 23203
 
-/* Encodes a version for comparison with a version code: up to 2.8 with one digit less than from 2.9 on. */
+/* Encodes a version for comparison with a version code. Up to 2.8, codes have one digit less than from 2.9 on. */
 #define NCCL_VERSION(X, Y, Z) \
     (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
 
@@ -215,14 +215,14 @@ typedef enum {
  * Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  * bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
  * lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
- * put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ * put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value causes
  * `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  * Since NCCL 2.14.3.
  */
 typedef struct ncclConfig_v23100 {
     /** The size of this struct in bytes; 120 in this version. Since NCCL 2.14.3. */
     size_t size;
-    /** `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.14.3. */
+    /** `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.14.3. */
     unsigned int magic;
     /** `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3. */
     unsigned int version;
@@ -241,7 +241,7 @@ typedef struct ncclConfig_v23100 {
     const char *netName;
     /** 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1. */
     int splitShare;
-    /** The service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2. */
+    /** The service level (InfiniBand) or type of service (RoCE) of the traffic, 0 or more. Since NCCL 2.26.2. */
     int trafficClass;
     /** The name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3. */
     const char *commName;
@@ -257,14 +257,18 @@ typedef struct ncclConfig_v23100 {
     int nChannelsPerNetPeer;
     /** 1: optimize the schedule for NVLink; default 0. Since NCCL 2.28.3. */
     int nvlinkCentricSched;
-    /** Use of CUDA graphs: 0 none, 1 one, 2 (default) several, or mixed with plain launches. Since NCCL 2.29.2. */
+    /**
+     * CUDA graphs with this communicator. 0: none. 1: one. 2 (default): several, or also operations outside graphs.
+     * Since NCCL 2.29.2.
+     */
     int graphUsageMode;
     /** The number of contexts of one-sided operations; `ctx` must be lower. Default 1. Since NCCL 2.29.2. */
     int numRmaCtx;
     /** The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3. */
     int maxP2pPeers;
     /**
-     * 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
+     * 1 (default): NCCL orders captured kernels. 0: the program orders them; requires `graphUsageMode` 0 or 1.
+     * Since NCCL 2.30.7.
      */
     int graphStreamOrdering;
     /** 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2. */
@@ -332,8 +336,8 @@ typedef struct ncclConfigExt {
  *
  * Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  * the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- * A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
- * copies `size` bytes, and its own struct is shorter than this one.
+ * A wrong `magic` or too small a `size` causes `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL
+ * 2.31.2 copies `size` bytes, and its own struct is shorter than this one.
  * Since NCCL 2.31.2.
  */
 typedef struct ncclCollConfig_v23200 {
@@ -390,7 +394,7 @@ typedef struct ncclCollConfig_v23200 {
 typedef struct ncclSimInfo_v22200 {
     /** The size of this struct in bytes: 24. Since NCCL 2.22.3. */
     size_t size;
-    /** 0x74685283, not `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.22.3. */
+    /** 0x74685283, not `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.22.3. */
     unsigned int magic;
     /** `NCCL_VERSION_CODE` of the header. Since NCCL 2.22.3. */
     unsigned int version;
@@ -426,8 +430,8 @@ ncclResult_t pncclMemFree(void *ptr);
 /**
  * Stores the version code of the loaded library: 23203 for 2.32.3.
  *
- * Works without a GPU and without a driver. A null pointer is `ncclInvalidArgument`. Compare the version with
- * `NCCL_VERSION` to find out which functions and fields the library has.
+ * Works without a GPU and without a driver. Returns `ncclInvalidArgument` for a null pointer. Compare the version
+ * with `NCCL_VERSION` to find out which functions and fields the library has.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGetVersion(int *version);
@@ -486,8 +490,8 @@ ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 /**
  * Completes the enqueued work and begins the teardown, together with the other ranks.
  *
- * On a nonblocking communicator, poll until `ncclSuccess`; `ncclCommDestroy` then does not wait. A second call
- * is `ncclInvalidArgument`, and so is a call after `ncclCommRevoke`. Does nothing for `NULL`.
+ * On a nonblocking communicator, poll until `ncclSuccess`; `ncclCommDestroy` then does not wait. Returns
+ * `ncclInvalidArgument` if it is called a second time, or after `ncclCommRevoke`. Does nothing for `NULL`.
  * Since NCCL 2.14.3.
  */
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
@@ -518,8 +522,9 @@ ncclResult_t pncclCommAbort(ncclComm_t comm);
  * Stops the work of this communicator, and keeps the communicator, so that it can be split or shrunk.
  *
  * `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it no longer stores `ncclInProgress`; then
- * destroy, split or shrink. Collectives on it are `ncclInvalidUsage` afterwards; revoking twice or after
- * finalize is `ncclInvalidArgument`. Children cannot share its resources. Succeeds for `NULL`.
+ * destroy, split or shrink. Collectives on a revoked communicator return `ncclInvalidUsage`, and its children
+ * cannot share its resources. Returns `ncclInvalidArgument` if it is called a second time, or after
+ * `ncclCommFinalize`. Succeeds for `NULL`.
  * Since NCCL 2.28.7.
  */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
@@ -529,8 +534,9 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
  * Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
  *
  * All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
- * null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete: in a group, or if
- * nonblocking, after the call. Until then, `newcomm` must stay valid. A null `comm` crashes 2.23.4 and 2.24.3.
+ * null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete, and `newcomm` must stay
+ * valid until then. In a group, or if `comm` is nonblocking, this is after the call has returned. A null `comm` crashes
+ * 2.23.4 and 2.24.3.
  * Since NCCL 2.18.1.
  */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
@@ -562,9 +568,9 @@ ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 /**
  * Creates a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
  *
- * A rank of `comm` passes `rank` -1, and keeps its number; its `uniqueId` is `NULL`, except on the rank that created
- * the id. A new rank passes `comm` `NULL`, the id, and its number in `rank`, which is at least the old size. `config`
- * may be `NULL`. The id can be used only once.
+ * A rank of `comm` passes -1 as `rank`, and keeps its number. The rank that created the id passes it as `uniqueId`; the
+ * other ranks of `comm` pass `NULL`. A new rank passes `NULL` as `comm`, the id, and its number as `rank`, which must be
+ * at least the old number of ranks. `config` may be `NULL`. The id can be used only once.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
@@ -734,8 +740,9 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
  *
  * All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
  * `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the
- * registration is complete: in a group, or if nonblocking, after the call. Until then, `win` must stay valid. Success
- * with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
+ * registration is complete, and `win` must stay valid until then. In a group, or if `comm` is nonblocking, this is
+ * after the call has returned. Success with a null `*win` means that this system has no symmetric memory. Deregister
+ * before freeing the memory.
  * Since NCCL 2.27.3.
  */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
@@ -865,8 +872,8 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
  * Frees a custom operator of this communicator.
  *
  * Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must stay
- * valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes versions up to
- * 2.16.5.
+ * valid until the work has run). Returns `ncclInvalidArgument` for a built-in operator. A null `comm` crashes versions
+ * up to 2.16.5.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
@@ -876,7 +883,7 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 /*
  * Every rank of the communicator makes the call, with equal `count`, `datatype`, `op` and `root`. A thread that
  * drives several ranks must put their calls into one group; otherwise it deadlocks. A count of 0 succeeds and
- * does nothing: it is not a barrier. Invalid arguments are `ncclInvalidArgument` and leave the communicator
+ * does nothing: it is not a barrier. Invalid arguments cause `ncclInvalidArgument` and leave the communicator
  * usable; inside a group, `ncclGroupEnd` fails too. Buffers are device memory, and NCCL uses them until the
  * stream has run the operation.
  */
@@ -993,7 +1000,7 @@ ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, nc
  * `ncclAllReduce` with options for this call.
  *
  * `sendbuff` and `recvbuff`: `count` elements each. A null `config` means no options; otherwise all ranks pass
- * equal options. Malformed options are `ncclInvalidArgument`.
+ * equal options. Malformed options cause `ncclInvalidArgument`.
  * Since NCCL 2.31.2.
  */
 ncclResult_t ncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
@@ -1179,9 +1186,9 @@ ncclResult_t pncclGroupStart();
 /**
  * Closes a group; the outermost call enqueues the collected operations, or waits until the new communicators exist.
  *
- * The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
- * group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
- * any other failure, abort the communicators of the group.
+ * The operations are enqueued, not complete: synchronize the streams. If a collective in the group failed, returns
+ * its error. Returns `ncclInvalidUsage` without a matching `ncclGroupStart`, and `ncclInProgress` if communicators are
+ * nonblocking. After any other failure, abort the communicators of the group.
  * Since NCCL 2.13.4.
  */
 ncclResult_t ncclGroupEnd();
@@ -1190,8 +1197,8 @@ ncclResult_t pncclGroupEnd();
 /**
  * Closes a group without running it, and predicts its duration.
  *
- * `simInfo` starts from `NCCL_SIM_INFO_INITIALIZER` (a wrong magic is `ncclInvalidArgument`) and may be `NULL`.
- * An empty group leaves `estimatedTime` at -1.
+ * `simInfo` may be `NULL`. Otherwise it must start from `NCCL_SIM_INFO_INITIALIZER`: a wrong magic causes
+ * `ncclInvalidArgument`. An empty group leaves `estimatedTime` at -1.
  * Since NCCL 2.22.3.
  */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
@@ -1220,7 +1227,7 @@ typedef enum {
 typedef struct ncclEncryptionConfig_v23200 {
     /** The size of this struct in bytes: 32. Since NCCL 2.32.3. */
     size_t size;
-    /** `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.32.3. */
+    /** `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.32.3. */
     unsigned int magic;
     /** `NCCL_VERSION_CODE` of the header. Since NCCL 2.32.3. */
     unsigned int version;
@@ -1242,7 +1249,7 @@ typedef struct ncclEncryptionConfig_v23200 {
  *
  * Call it before `ncclGetUniqueId` and all other calls that connect, in all processes with the same key. It
  * does not cover InfiniBand, NVLink or shared memory, and requires a library built with TLS. Succeeds for
- * `NULL`; a key of less than 32 bytes or a wrong magic is `ncclInvalidArgument`.
+ * `NULL`. Returns `ncclInvalidArgument` if the key has less than 32 bytes or the magic is wrong.
  * Since NCCL 2.32.3.
  */
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config);
@@ -1260,7 +1267,7 @@ typedef struct ncclParamHandle *ncclParamHandle_t;
 /**
  * Looks up the parameter called `key`, for example `NCCL_DEBUG_LEVELS`, for the typed getters.
  *
- * An unknown key is `ncclInvalidArgument` and leaves `*out` unchanged. 2.32.3 has 7 keys, and 10 with
+ * If the key is unknown, returns `ncclInvalidArgument` and leaves `*out` unchanged. 2.32.3 has 7 keys, and 10 with
  * `NCCL_PARAM_DUMP_ALL=true` in the environment.
  * Since NCCL 2.30.4.
  */
@@ -1270,7 +1277,7 @@ ncclResult_t pncclParamBind(ncclParamHandle_t *out, const char *key);
 /**
  * Stores the value of a parameter that is a signed 8-bit integer.
  *
- * Values are not converted: a parameter of another type, such as a boolean or an enum, is
+ * Values are not converted. If the parameter has another type, such as a boolean or an enum, returns
  * `ncclInvalidArgument`.
  * Since NCCL 2.30.4.
  */
@@ -1334,7 +1341,7 @@ ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
 ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
 
 /**
- * Stores a pointer to the value of a parameter that is text; other types are `ncclInvalidArgument`.
+ * Stores a pointer to the value of a parameter that is text; for other types, returns `ncclInvalidArgument`.
  *
  * NCCL owns the text, which is valid until this thread queries text or keys again, with this function,
  * `ncclParamGetParameter` or `ncclParamGetAllParameterKeys`.
@@ -1347,7 +1354,7 @@ ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char **out);
  * Copies the bytes of a parameter of any type to `out`, which has space for `maxLen` bytes, and stores their number in
  * `*len`.
  *
- * Too little space is `ncclInvalidArgument`.
+ * If there is too little space, returns `ncclInvalidArgument`.
  * Since NCCL 2.30.4.
  */
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
@@ -1356,7 +1363,7 @@ ncclResult_t pncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len)
 /**
  * Stores the value of the parameter called `key`, of any type, as text, and the text's length in `*valueLen`.
  *
- * NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. An unknown key is
+ * NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. If the key is unknown, returns
  * `ncclInvalidArgument`.
  * Since NCCL 2.30.4.
  */

@@ -8,7 +8,7 @@
  * - Not all structs here are append-only: `ncclCommProperties_t` and `ncclDevCommRequirements_t` are, from 2.29.7 on;
  *   `ncclDevComm_t` changes with nearly every version, and is declared here as in 2.31.2 and 2.32.3.
  * - A library accepts structs whose `version` is from 2.29.2 up to its own version, and fills in the fields of
- *   that version; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed the value of
+ *   that version. It returns `ncclInvalidUsage` for a newer `version`. So `version` must not exceed the value of
  *   `ncclGetVersion`.
  * - A null or foreign communicator crashes the team functions.
  * - `ncclCftBarrierCreateRequirement`, which NVIDIA's header declares, is missing here: no library exports it.
@@ -249,7 +249,7 @@ typedef enum {
 typedef struct ncclCommProperties {
     /** The size of this struct in bytes: 152. Since NCCL 2.29.2. */
     size_t size;
-    /** `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2. */
+    /** `NCCL_API_MAGIC`; any other value is an error. Since NCCL 2.29.2. */
     unsigned int magic;
     /** The version whose fields are filled in, no newer than the library. Since NCCL 2.29.2. */
     unsigned int version;
@@ -363,7 +363,7 @@ typedef enum {
 typedef struct ncclDevCommRequirements {
     /** The size of this struct in bytes: 120. Since NCCL 2.29.2. */
     size_t size;
-    /** `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2. */
+    /** `NCCL_API_MAGIC`; any other value is an error. Since NCCL 2.29.2. */
     unsigned int magic;
     /** The version of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2. */
     unsigned int version;
@@ -553,7 +553,7 @@ typedef struct ncclDevComm ncclDevComm_t;
 /**
  * Fills in the properties of the communicator.
  *
- * A wrong `magic` or a null pointer is an error. A `version` newer than the library is `ncclInvalidUsage`.
+ * A wrong `magic` or a null pointer is an error. If `version` is newer than the library, returns `ncclInvalidUsage`.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *props);
@@ -561,7 +561,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 /**
  * Creates a device communicator; all ranks call it with the same requirements.
  *
- * A `version` in the requirements that is newer than the library is `ncclInvalidUsage`.
+ * If `version` in the requirements is newer than the library, returns `ncclInvalidUsage`.
  * Since NCCL 2.28.3.
  */
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t *reqs, ncclDevComm_t *outDevComm);

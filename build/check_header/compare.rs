@@ -27,7 +27,9 @@ pub(crate) struct Report {
 /// an error too.
 ///
 /// # Errors
-/// The value of `LIBNCCL_CHECK_HEADER` and why it cannot be compared, or all items that differ.
+/// Returns the reason, with the value of `LIBNCCL_CHECK_HEADER`, if the header cannot be compared with the bindings. Returns a
+/// list of the items that differ if the header contradicts the bindings or, with `is_strict`, if only one header declares an
+/// item.
 pub(crate) fn run(root: &Path, header: &OsStr, is_strict: bool) -> Result<Report, String> {
     let path = Path::new(header);
     let named = |problem: String| format!("LIBNCCL_CHECK_HEADER is {header:?}{problem}");

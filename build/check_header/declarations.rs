@@ -52,7 +52,7 @@ impl Header {
     /// The stubs precede the header's own directory, which may be the system's, with headers of CUDA and of a C library.
     ///
     /// # Errors
-    /// libclang's message about the header. If libclang is missing, bindgen *panics*.
+    /// Returns libclang's message if libclang rejects the header. If libclang is missing, bindgen *panics*.
     pub(crate) fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Self, String> {
         let macros = Macros::default();
         let builder = bindings::builder(header, &stubs.join("hip"), stubs)

@@ -20,7 +20,7 @@ const STRICT: &str = "LIBNCCL_CHECK_HEADER_STRICT";
 /// `out`.
 ///
 /// # Panics
-/// If the header contradicts the bindings, or cannot be compared with them. This fails the build.
+/// Panics if the header contradicts the bindings, or cannot be compared with them. This fails the build.
 pub(crate) fn check(root: &Path, out: &Path) {
     let variable = |name: &str| {
         println!("cargo::rerun-if-env-changed={name}");

@@ -25,7 +25,7 @@ struct Comparison {
 /// Prints a line for the version, and one for each difference.
 ///
 /// # Errors
-/// A header cannot be read, or has another version than its directory.
+/// Returns an error if a header cannot be read, or if the official `nccl.h` has a version other than the directory's name says.
 pub(crate) fn run(root: &Path, directory: &Path) -> Result<(), String> {
     let release = directory.file_name().unwrap_or_default().to_string_lossy();
     compare(&root.join("vendor-headers"), &release, &directory.join("include"))?.print(&release);

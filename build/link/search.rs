@@ -78,7 +78,7 @@ pub(crate) enum Library {
     Development(PathBuf),
     /// `libnccl.so.2` alone, as in a run-time package or a Python package.
     Runtime(PathBuf),
-    /// `libnccl_static.a`, with the directories in which the CUDA runtime library that it needs may be.
+    /// `libnccl_static.a`, and the directories to search for the CUDA runtime library, which it needs.
     Static(PathBuf, Vec<PathBuf>),
 }
 

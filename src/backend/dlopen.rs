@@ -86,10 +86,11 @@ fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attem
 /// `ncclGetVersion`.
 ///
 /// # Errors
-/// The reason why the file cannot be loaded or is not NCCL, or the error of `check`.
+/// Returns the reason if the file cannot be loaded or is not NCCL. Returns the error of `check` if `check` fails.
 ///
 /// # Safety
-/// If the file is a shared object with NCCL's functions, it implements NCCL's C API. Loading it does no harm.
+/// Loading a library runs its code, which must be sound. If the file is a shared object with functions that have NCCL's names,
+/// these must have the signatures and contracts of NCCL's functions.
 pub unsafe fn load_functions(
     path: &Path,
     check: impl FnOnce(*const c_void) -> Result<(), String>,

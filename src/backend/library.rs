@@ -97,8 +97,8 @@ impl Library {
     }
 
     /// # Safety
-    /// Every function of the tables has the signature and the contract that NCCL's header declares for its name, and stays
-    /// callable until the process ends.
+    /// Every function of the tables must have the signature and the contract that NCCL's header declares for its name, and must
+    /// stay callable until the process ends.
     pub(crate) unsafe fn new(found: Found, backend: Backend) -> Result<Arc<Self>, LoadError> {
         let Found { functions, device_functions, own, refuses_null } = found;
         let version_error = |problem: String| LoadError::VersionQuery {
@@ -225,7 +225,7 @@ impl Library {
         unsafe { copy_shared(own) }
     }
 
-    /// Returns NCCL's last error text. `communicator` is null or live.
+    /// Returns NCCL's last error text. `communicator` must be null or live.
     fn last_error_pointer(&self, communicator: sys::ncclComm_t) -> *const c_char {
         self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: null or live, and returns a text of the process or the thread.
@@ -279,7 +279,7 @@ fn check_platform() -> Result<(), LoadError> {
 /// Copies a C string; null becomes an empty string.
 ///
 /// # Safety
-/// `text` is null or a C string.
+/// `text` must be null or a C string.
 pub(super) unsafe fn copy(text: *const c_char) -> Box<str> {
     if text.is_null() {
         return Box::default();
@@ -294,7 +294,7 @@ pub(super) unsafe fn copy(text: *const c_char) -> Box<str> {
 /// before they are examined; the text may end with the tail of another text.
 ///
 /// # Safety
-/// `text` is null, or points to a C string or to 1024 bytes.
+/// `text` must be null, or point to a C string or to 1024 bytes.
 unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     const BUFFER: usize = 1024;
     if text.is_null() {

@@ -72,7 +72,7 @@ pub(super) fn library() -> Result<(Found, Backend), LoadError> {
     /// Returns the function at an address, `None` for null.
     ///
     /// # Safety
-    /// `F` is a function pointer with the function's signature.
+    /// `F` must be a function pointer with the function's signature. `address` must be null or the function's address.
     unsafe fn function<F>(address: *const c_void) -> Option<F> {
         const { assert!(size_of::<Option<F>>() == size_of::<*const c_void>()) };
         // SAFETY: the caller guarantees the signature; a null pointer is `None`.

@@ -31,7 +31,7 @@ pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
 pub use parameters::{MemorySpace, comm_hash, lock_parameters, memory_space};
 
-/// The environment variable that names the library file to load. If it is not set, the library is searched for.
+/// The environment variable that names the library file to load. If it is not set, this crate searches for the library.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 
 /// Functions that mark implementations which dereference a null communicator. The first is HIP's, which AMD's RCCL needs. The
@@ -89,7 +89,7 @@ pub enum Backend {
         path: PathBuf,
         /// The source of the path, such as the name of an environment variable.
         source: &'static str,
-        /// The earlier attempts of the search, which failed.
+        /// The failed attempts to load other files, which the search tried first.
         rejected: Vec<Attempt>,
     },
     /// A function table in this process; see [`Nccl::from_table`](crate::nccl::Nccl::from_table).

@@ -27,9 +27,11 @@ pub struct ParameterGuard {
 /// Locks the parameter functions of a library. NCCL stores each key that a program reads in a table, and does not lock the table.
 /// Concurrent calls have crashed in NCCL 2.32.3.
 ///
-/// The lock is reentrant, because a function of NCCL may call another one through an interposer, which takes the lock again. Each
-/// library has a separate lock, so that an interposer can read the parameters of the library behind it. A library that was opened
-/// several times has one lock.
+/// The lock is reentrant, because an interposer may take it twice on one thread. It takes the lock before it forwards a call to
+/// NCCL. If NCCL then calls another of its parameter functions, that call may enter the interposer, which takes the lock again.
+///
+/// Each library has a separate lock, so that an interposer can read the parameters of the library behind it. If a library was
+/// opened several times, its users share one lock.
 pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
     static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
     let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);
@@ -74,9 +76,9 @@ unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {
-    /// Host memory, used by the CPU backend without the CUDA emulation.
+    /// Host memory, which the CPU backend uses without the CUDA emulation.
     Host,
-    /// GPU memory, used by NCCL, or emulated GPU memory of the CUDA emulation.
+    /// GPU memory, which NCCL uses, or the emulated GPU memory of the CUDA emulation.
     Device,
 }
 
@@ -93,7 +95,7 @@ impl fmt::Display for MemorySpace {
 /// otherwise device memory. NCCL does not have this parameter.
 ///
 /// # Safety
-/// Every function of the table has the signature and the contract that NCCL's header declares for its name.
+/// Every function of the table must have the signature and the contract that NCCL's header declares for its name.
 #[must_use]
 pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     // SAFETY: the same contract. This is a parameter of the library, not an environment variable.
@@ -105,7 +107,7 @@ pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
 /// NCCL's query allocates memory, and may wait for other ranks.
 ///
 /// # Safety
-/// As for [`memory_space`]; the communicator is live.
+/// As for [`memory_space`]. Also, the communicator must be live.
 #[must_use]
 pub unsafe fn comm_hash(
     functions: &Functions,

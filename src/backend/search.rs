@@ -18,7 +18,7 @@ const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 /// A candidate for the library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The place that is searched, such as an environment variable.
+    /// The source of the path, such as the name of an environment variable.
     pub source: &'static str,
     /// The file, or a bare name for the dynamic linker to find. If the source provides no file, an error with the reason.
     pub path: Result<PathBuf, &'static str>,
@@ -66,8 +66,8 @@ const PLACES: [Place; 20] = [
     ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
 ];
 
-/// Returns the candidates, at least one for each place that is searched. `variable` reads the environment; its errors give the
-/// reason why a variable has no value.
+/// Returns the candidates, at least one for each place that is searched. `variable` returns the value of an environment variable,
+/// or the reason why the variable has no value.
 ///
 /// If `LIBNCCL_PATH` is set, its file is the only candidate: falling back to another would hide a mistake.
 ///

@@ -21,10 +21,12 @@ use crate::version::Version;
 options! {
     /// Options of one communicator. Since NCCL 2.14.3.
     ///
-    /// Options that are not set have NCCL's defaults, which are documented below if they are known. The call that receives the
-    /// options returns [`Error::Unsupported`](crate::error::Error::Unsupported) for an option that the library lacks (NCCL itself
-    /// would silently ignore it), and [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for an invalid value.
-    /// NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over options.
+    /// An option that is not set has NCCL's default. If the default is known, it is documented below. NCCL's environment
+    /// variables (such as `NCCL_MIN_CTAS`) take precedence over options.
+    ///
+    /// If the library lacks an option, the call that receives the options returns
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported); NCCL itself would silently ignore the option. If a value is
+    /// invalid, the call returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
     ///
     /// Pass the same options on all ranks of a communicator.
     ///
@@ -47,12 +49,12 @@ options! {
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// The minimum number of thread blocks that a kernel uses, from 1. Default 1. Since NCCL 2.17.1.
+    /// The minimum number of thread blocks that a kernel uses; 1 or more. Default 1. Since NCCL 2.17.1.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
     /// The maximum number of thread blocks that a kernel uses. It must be at least 1 and at least [`min_ctas`](Self::min_ctas).
-    /// NCCL limits it to the number of its channels, which is also the default. Since NCCL 2.17.1.
+    /// Default: the number of NCCL's channels; NCCL lowers a higher value to this number. Since NCCL 2.17.1.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
@@ -61,8 +63,8 @@ options! {
     #[doc(alias = "splitShare")]
     split_share: bool => splitShare;
 
-    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0. Default: depends
-    /// on the network. Since NCCL 2.26.2.
+    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE. Default: depends on the
+    /// network. Since NCCL 2.26.2.
     #[doc(alias = "trafficClass")]
     traffic_class: u32 => trafficClass, in 0..=MAX;
 
@@ -79,12 +81,12 @@ options! {
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
-    /// The number of thread blocks of kernels that use NVLink SHARP (NVLS), from 1. Default: depends on the topology. Since NCCL
-    /// 2.27.3.
+    /// The number of thread blocks of kernels that use NVLink SHARP (NVLS); 1 or more. Default: depends on the topology. Since
+    /// NCCL 2.27.3.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// The number of network channels between two ranks, from 1. NCCL rounds it up to a power of two. Default: depends on the
+    /// The number of network channels between two ranks; 1 or more. NCCL rounds it up to a power of two. Default: depends on the
     /// topology. Since NCCL 2.28.3.
     #[doc(alias = "nChannelsPerNetPeer")]
     n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
@@ -102,13 +104,14 @@ options! {
     #[doc(alias = "numRmaCtx")]
     num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
 
-    /// The maximum number of peers of a rank in concurrent sends and receives, from 1. Default: all. Since NCCL 2.30.3.
+    /// The maximum number of peers with which a rank sends and receives concurrently; 1 or more. Default: all peers. Since NCCL
+    /// 2.30.3.
     #[doc(alias = "maxP2pPeers")]
     max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
 
-    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false`, the program must order them, and
-    /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`], its default: with `Mixed`, NCCL prints
-    /// a warning and orders them. Default `true`. Since NCCL 2.30.7.
+    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false`, the program must order them. NCCL ignores
+    /// `false`, and prints a warning, if [`graph_usage_mode`](Self::graph_usage_mode) is [`GraphUsageMode::Mixed`], which is the
+    /// default mode. Default `true`. Since NCCL 2.30.7.
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
@@ -117,22 +120,22 @@ options! {
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
 
-    /// The number of signals of each context for one-sided operations. Default 1. Since NCCL 2.31.2.
+    /// The number of signals in each context for one-sided operations; see [`num_rma_ctx`](Self::num_rma_ctx). Default 1. Since
+    /// NCCL 2.31.2.
     #[doc(alias = "numRmaSig")]
     num_rma_sig: u32 => numRmaSig, in 0..=MAX;
 
-    /// Initializes signals when the communicator is created, instead of when its first window is registered. Required for signals
-    /// without any window. Default `false`. Since NCCL 2.31.2.
+    /// Initializes signals when the communicator is created, instead of when its first window is registered. Required if the
+    /// program uses signals and registers no window. Default `false`. Since NCCL 2.31.2.
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// Whether registering the first window creates endpoints of the compute fabric transport (CFT), which the host can query.
-    /// Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    /// Whether NCCL creates endpoints of the compute fabric transport (CFT) when the first window is registered. The host can
+    /// query these endpoints. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
-    /// The uses of NVLink SHARP (NVLS) that are disabled. Default [`NvlsHostMode::Enable`], which disables none. Since NCCL
-    /// 2.32.3.
+    /// The uses of NVLink SHARP (NVLS) that are disabled. Default: none ([`NvlsHostMode::Enable`]). Since NCCL 2.32.3.
     #[doc(alias = "nvlsHostMode")]
     nvls_host_mode: NvlsHostMode => nvlsHostMode;
 
@@ -151,8 +154,8 @@ impl Config {
     ///
     /// On host memory, the program may reuse the buffers after the error, because no other rank can still access them. If a
     /// process is stopped (by a signal, a debugger or a frozen cgroup) while it accesses memory from
-    /// [`alloc`](crate::nccl::Nccl::alloc), it loses its access to this memory. In three cases, the process cannot lose its
-    /// access. The method then waits for the process, and reports this on standard error:
+    /// [`alloc`](crate::nccl::Nccl::alloc), it loses its access to this memory. If the process cannot lose its access, the method
+    /// waits for the process, and reports the wait on standard error. There are three such cases:
     /// - The memory is also in a window.
     /// - The memory is emulated device memory.
     /// - The memory cannot be copied, because memory is exhausted or Linux is older than 5.14.
@@ -163,7 +166,7 @@ impl Config {
         self
     }
 
-    /// Sets a name for logs and profilers, without NUL characters. Default: none. Since NCCL 2.27.3.
+    /// Sets a name for logs and profilers. The name must not contain NUL characters. Default: none. Since NCCL 2.27.3.
     #[doc(alias = "commName")]
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
@@ -171,8 +174,8 @@ impl Config {
         self
     }
 
-    /// Sets the network to use: `IB`, `Socket` or the name of a plugin, without NUL characters. Default: the best network
-    /// available. Since NCCL 2.17.1.
+    /// Sets the network to use: `IB`, `Socket` or the name of a plugin. The name must not contain NUL characters. Default: the
+    /// best network available. Since NCCL 2.17.1.
     #[doc(alias = "netName")]
     #[must_use]
     pub fn net_name(mut self, net_name: &str) -> Self {
@@ -240,9 +243,11 @@ impl Config {
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
-    /// All ranks must pass equal options, which NCCL does not check. An option that is not set has the default given below. If no
-    /// default is given, it has the communicator's value. An option that the library lacks and an invalid value are errors, as in
-    /// [`Config`]; NCCL itself silently ignores both. NCCL's environment variables take precedence over options.
+    /// All ranks must pass equal options; NCCL does not check this. An option that is not set has the default given below. If no
+    /// default is given, it has the communicator's value. NCCL's environment variables take precedence over options.
+    ///
+    /// An option that the library lacks is an error, and so is an invalid value; see [`Config`]. NCCL itself silently ignores
+    /// both.
     ///
     /// ```
     /// use libnccl::config::CollectiveConfig;
@@ -254,7 +259,7 @@ options! {
     #[doc(alias = "NCCL_COLLCONFIG_INITIALIZER")]
     pub struct CollectiveConfig => ncclCollConfig_t;
 
-    /// The minimum number of thread blocks for the operation, from 1. Since NCCL 2.31.2.
+    /// The minimum number of thread blocks for the operation; 1 or more. Since NCCL 2.31.2.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
@@ -263,7 +268,7 @@ options! {
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// The maximum number of thread blocks if the operation uses NVLink SHARP (NVLS), from 1. Since NCCL 2.31.2.
+    /// The maximum number of thread blocks if the operation uses NVLink SHARP (NVLS); 1 or more. Since NCCL 2.31.2.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
@@ -281,7 +286,7 @@ options! {
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// A number that is passed to profiler plugins; 0 means none, and the most significant bit is reserved for NCCL.
+    /// A number that is passed to profiler plugins; 0 means none. The most significant bit is reserved for NCCL and must be 0.
     /// Default 0. Since NCCL 2.31.2.
     #[doc(alias = "userProfilerTag")]
     user_profiler_tag: u64 => userProfilerTag, in 0..=u64::MAX >> 1;
@@ -290,8 +295,8 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// Sets the names of the algorithms that NCCL may choose, separated by commas and without NUL characters: `ring,tree`. An
-    /// empty text means all algorithms. Default: all algorithms. Since NCCL 2.31.2.
+    /// Sets the names of the algorithms that NCCL may choose, separated by commas: `ring,tree`. The text must not contain NUL
+    /// characters. An empty text means all algorithms, which is also the default. Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
     #[must_use]
     pub fn alg_selection(mut self, alg_selection: &str) -> Self {
@@ -302,8 +307,8 @@ impl CollectiveConfig {
     /// Sets an event that NCCL records once the operation's kernel has been launched; null for none. Libraries built with CUDA
     /// older than 12.3 record it before the launch.
     ///
-    /// Either every rank passes its own event, or no rank does. A group has at most one event per communicator. Default: none.
-    /// Since NCCL 2.32.3.
+    /// Pass an event on all ranks or on none; each rank must pass its own event. Pass at most one event per communicator in a
+    /// group. Default: none. Since NCCL 2.32.3.
     ///
     /// ```
     /// use libnccl::{sys, config::CollectiveConfig};
@@ -314,9 +319,10 @@ impl CollectiveConfig {
     /// ```
     ///
     /// # Safety
-    /// `event` is null, or was created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. These options and their
-    /// copies are used only with communicators of the event's device. The event is destroyed only after all operations with these
-    /// options have run and nothing waits for the event any more. A captured graph may wait for it as long as the graph exists.
+    /// `event` must be null, or an event that was created with `cudaEventDisableTiming` and without `cudaEventInterprocess`.
+    /// These options and their copies must be used only with communicators of the event's device. The event must exist until all
+    /// operations with these options have run and nothing waits for the event any more. A captured graph may wait for it as long
+    /// as the graph exists.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {
@@ -383,7 +389,7 @@ pub enum GraphUsageMode {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// Creates the endpoints. If this fails, so does the registration of the first window. Since NCCL 2.31.2.
+    /// Creates the endpoints. If this fails, registering the first window fails too. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
     /// Creates no endpoints. Since NCCL 2.31.2.

@@ -38,7 +38,7 @@ macro_rules! options {
         }
 
         impl $options {
-            /// Creates options, none of them set.
+            /// Creates options of which none is set.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()

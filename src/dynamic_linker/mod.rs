@@ -23,7 +23,7 @@ pub use object::keep_loaded;
 #[cfg(not(target_os = "linux"))]
 pub fn keep_loaded() {}
 
-/// Returns the files that are mapped into this process, from `/proc/self/maps`; none on systems without it.
+/// Returns the files that are mapped into this process. Reads `/proc/self/maps`; returns none on systems without this file.
 pub fn mapped_files() -> BTreeSet<PathBuf> {
     mappings(&maps()).map(|(_, path)| path.into()).collect()
 }

@@ -25,13 +25,18 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// The guard of a buffer of the crate cuda-core: once the operation is enqueued, it keeps cuda-core's lease of the memory
 /// until the operation has run.
 ///
-/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory belongs to no stream.
-/// cuda-core counts the accesses in flight and frees the memory after the last one. It refuses an access with
-/// `CUDA_ERROR_NOT_READY` while another stream writes the memory, and a write also while another stream reads it. An operation
-/// counts as an access to the whole allocation. Where cuda-core would refuse, the operation first waits for the other accesses,
-/// for at most 5 s. After that it does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of
-/// the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So right after the call, a buffer may be dropped, or used
-/// again on the same stream. Before using it on another stream, wait for the first stream.
+/// Operations accept references to `DeviceBuffer` and `DeviceBufferView`. They also accept the views by value. The memory of
+/// these buffers belongs to no stream. cuda-core counts the accesses in flight and frees the memory after the last one. While
+/// another stream writes the memory, cuda-core refuses any access with `CUDA_ERROR_NOT_READY`. While another stream reads the
+/// memory, it refuses writes. An operation counts as an access to the whole allocation.
+///
+/// If cuda-core would refuse the access, the operation first waits until the other accesses have ended, for at most 5 s. If they
+/// have not ended by then, the operation does not start, and returns
+/// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of the kind
+/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady).
+///
+/// Right after the call, a buffer may be dropped, or used again on the same stream. Before using it on another stream, wait for
+/// the first stream.
 ///
 /// ```no_run
 /// use cuda_core::{CudaContext, DeviceBuffer};
@@ -52,7 +57,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller must order the
 /// graph's launches and other accesses. If a buffer was dropped while a stream used it, a thread of cuda-core soon frees it on
-/// that stream. Do not capture the stream before that: the free would become part of the graph.
+/// that stream. Do not begin to capture the stream before the buffer is freed: the free would become part of the graph.
 ///
 /// cuda-core 0.5 needs Rust 1.89. Building it needs libclang, and the headers of CUDA toolkit 13.0 or newer in
 /// `CUDA_TOOLKIT_PATH`.

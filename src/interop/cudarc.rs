@@ -49,9 +49,9 @@ use crate::sys;
 /// Two uses are rejected as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them
 /// safe:
 /// - A buffer of cudarc's per-thread stream. If another thread drops the buffer, the memory is freed on that thread's stream.
-/// - An operation that a CUDA graph captures. It runs at each launch, perhaps after the buffer was dropped. For graphs, use
-///   an [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller promises that the memory
-///   outlives the launches.
+/// - An operation that a CUDA graph captures. The operation runs at each launch of the graph, perhaps after the buffer was
+///   dropped. For graphs, use an [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller must
+///   ensure that the memory outlives the launches.
 #[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaGuard<'a> {
     /// Records the buffer's event on the buffer's stream when dropped.
@@ -199,7 +199,7 @@ unsafe impl Stream for CudaStream {
 /// the host waits instead.
 ///
 /// # Safety
-/// Both are live streams of the context's device.
+/// Both streams must be live, and of the context's device.
 unsafe fn order(context: &CudaContext, earlier: CUstream, later: CUstream) -> Result<(), DriverError> {
     // Not by `bind_to_thread`, which reports and then forgets errors of the past.
     // SAFETY: the context is live. The caller guarantees that the streams are.
@@ -211,7 +211,7 @@ unsafe fn order(context: &CudaContext, earlier: CUstream, later: CUstream) -> Re
 }
 
 /// # Safety
-/// Both are live streams of the current context.
+/// Both streams must be live, and of the current context.
 unsafe fn wait_by_event(earlier: CUstream, later: CUstream) -> Result<(), DriverError> {
     let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
     // SAFETY: the caller guarantees that the streams are live. CUDA keeps a destroyed event as long as work refers to it.

@@ -77,7 +77,8 @@ impl Link {
         self.observer.on_start(start);
     }
 
-    /// Notifies an observer that was added inside the group. Its group begins with the first operation that it was notified of.
+    /// Notifies an observer that was added inside the group. For this observer, the group begins with the first operation of
+    /// which it was notified.
     #[cold]
     fn start_in_joined_group(&self, start: &OperationStart<'_>, first: u64) {
         self.observer.on_start(&start.in_group(first));
@@ -231,8 +232,8 @@ type Make = dyn Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync;
 /// The functions that create observers for the communicators of this process.
 static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
 
-/// Adds the observer that `make` returns to each communicator that is created in this process from now on. `make` may return the
-/// same observer for all of them, a new one for each, or `None`.
+/// Calls `make` for each communicator that this process creates from now on. If `make` returns an observer, adds it to the
+/// communicator. `make` may return the same observer for all communicators, or a new one for each.
 ///
 /// ```
 /// use libnccl::observer::{Membership, Observer, OperationEnd};

@@ -61,7 +61,8 @@ impl<'a> OperationStart<'a> {
         self.call.operation()
     }
 
-    /// Returns the number of the operation in its communicator. Counting starts at 1 when the first observer is added.
+    /// Returns the number of the operation in its communicator. Operations are counted from 1, starting when the communicator
+    /// gets its first observer.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -219,8 +220,8 @@ pub struct OperationEnd<'a> {
     pub first: u64,
     /// The number of the operation, or of the communicator's last operation in the group.
     pub last: u64,
-    /// The result of the call. On a GPU, the work may still run; [`StreamCompleted`](CommunicatorEvent::StreamCompleted) reports
-    /// the completion of work.
+    /// The result of the call. On a GPU, the work may still be running; its completion is reported by
+    /// [`StreamCompleted`](CommunicatorEvent::StreamCompleted).
     pub result: Result<(), &'a Error>,
 }
 
@@ -250,20 +251,20 @@ pub enum CommunicatorEvent {
     Failed,
     /// A watchdog has detected that a call takes too long.
     Stalled,
-    /// A wait has exceeded its limit. The communicator is aborted next.
+    /// A wait has exceeded its time limit. The communicator is about to be aborted.
     TimedOut,
     /// A healthy communicator on a GPU was dropped instead of destroyed. After this event, the communicator and its unfinished
     /// work are aborted.
     Discarded,
-    /// The communicator is about to be aborted, with its work in progress.
+    /// The communicator and its work in progress are about to be aborted.
     Aborted,
     /// The communicator is about to be destroyed, or is handed to other code
     /// ([`into_raw`](crate::communicator::Communicator::into_raw)).
     Ended,
 }
 
-/// A rank's membership in a communicator, as [`Communicator::membership`](crate::communicator::Communicator::membership)
-/// returns it and observers receive it.
+/// The description of a communicator and of this rank in it. Observers receive it, and
+/// [`Communicator::membership`](crate::communicator::Communicator::membership) returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Membership {
@@ -274,7 +275,7 @@ pub struct Membership {
     pub parent: Option<CommunicatorId>,
     /// The [name](crate::config::Config::name) of the communicator, if it has one.
     pub name: Option<String>,
-    /// The number of this rank, from 0.
+    /// The number of this rank. The first rank is 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
@@ -300,8 +301,8 @@ impl Membership {
 /// - Communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow),
 ///   whose hash NCCL does not return, have another identity.
 /// - If a communicator is shrunk more than once, the second and later children have another identity too.
-/// - With NCCL, the identity is unknown if other code created the communicator, and on a rank that has joined a growing
-///   communicator.
+/// - With NCCL, the identity is unknown if other code created the communicator.
+/// - With NCCL, the identity is unknown on a rank that has joined a growing communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 

@@ -1,4 +1,4 @@
-//! Observers, which are notified of operations and of the lifecycle of communicators, and the descriptors of operations.
+//! Observers of operations and of the lifecycle of communicators, and the descriptors of operations.
 
 // `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
 // descriptors.
@@ -29,9 +29,9 @@ pub use operation::{Extent, Operation, Role};
 /// `on_end` only for operations for which it received `on_start`. Several threads may call an observer at the same time, for
 /// different communicators.
 ///
-/// The operation waits until the methods return. An observer may use other communicators, but not while a group is open: their
-/// methods then return errors. The communicator whose operation starts is in use, so its methods return errors too. A panic in a
-/// method ends only that method: the operation continues, and other observers are notified.
+/// The operation waits until the methods return. An observer may use other communicators if no group is open; in a group, their
+/// methods return errors. During `on_start`, the methods of the operation's own communicator return errors too, because the
+/// communicator is in use. A panic in a method ends only that method: the operation continues, and other observers are notified.
 ///
 /// An observer costs about 170 instructions per operation (`cargo bench --bench call_overhead`).
 ///

@@ -4,7 +4,7 @@ use crate::sys;
 
 /// The descriptor of an operation: its method and C function, and the numbers of elements that ranks send and receive.
 ///
-/// Every method that starts an operation has a descriptor, in-place forms too.
+/// Every method that starts an operation has a descriptor. In-place forms have their own descriptors.
 ///
 /// ```
 /// use libnccl::observer::{Extent, Operation, Role};
@@ -17,7 +17,7 @@ use crate::sys;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Operation {
-    /// The name of the method of [`Communicator`](crate::communicator::Communicator).
+    /// The name of the method that starts the operation, in [`Communicator`](crate::communicator::Communicator).
     pub name: &'static str,
     /// The C function that the method calls. A method without a counterpart in NCCL, such as `all_gather_v`, may call it more
     /// than once.
@@ -34,7 +34,8 @@ pub struct Operation {
     pub reduces: bool,
     /// Set if the send buffer is also the receive buffer.
     pub is_in_place: bool,
-    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. Other operations return an error there.
+    /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. Other operations return an error in a
+    /// simulation.
     // NCCL would start one-sided operations. It would keep sends and receives (from 2.29.2 on, also broadcasts) for the
     // communicator's next group (`ncclKernelPlanner::peers`), when their buffers may already be freed.
     pub is_simulated: bool,
@@ -205,7 +206,7 @@ impl Operation {
     /// Returns the operation with this name.
     ///
     /// # Panics
-    /// If there is none. In a constant, that is a compile error: `const { Operation::of("all_reduce") }`.
+    /// Panics if there is none. In a constant, this is a compile error: `const { Operation::of("all_reduce") }`.
     pub const fn of(name: &str) -> &'static Self {
         let mut number = 0;
         while number < TABLE.len() {

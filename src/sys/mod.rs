@@ -16,7 +16,8 @@
 //!
 //! This module follows NCCL's header. Any version of this crate, even a patch release, may add the items of a new header:
 //! constants, fields of structs, and functions with their fields in [`Functions`]. Nothing is removed. To keep compiling, code
-//! must write `..Functions::EMPTY`, start structs from their initializers and match unknown values.
+//! must create a table with `..Functions::EMPTY`, start structs from their initializers, and match unknown enum values with a
+//! wildcard arm.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::wildcard_imports)]
@@ -43,12 +44,13 @@ generated! {
     mod device_types = "device_types.rs";
     mod initializers = "initializers.rs";
     mod table = "since.rs";
-    /// The functions as an `extern` block: a program that calls one of them does not start with a library that lacks it.
+    /// The functions as an `extern` block. If a program calls one of them and the library lacks it, the program does not start.
     #[cfg(nccl_linked)]
     pub mod linked = "linked.rs";
     /// The struct that bindgen generates for a library that is loaded at run time. It includes the device API's functions.
     ///
-    /// A *field* is an `Err` if the library lacks the function. Use the fields: a method panics if its function is absent.
+    /// Each function has a field and a method. If the library lacks the function, the field is an `Err`, but the method panics.
+    /// So call the functions through the fields.
     #[cfg(feature = "dlopen")]
     pub mod dynamic = "dynamic.rs";
 }
@@ -89,7 +91,7 @@ macro_rules! define_table {
             /// A table without any function.
             pub const EMPTY: Self = Self { $($name: None),* };
 
-            /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and whether it is present.
+            /// Returns each function's name and whether the function is present, in the order of [`NAMES`](Self::NAMES).
             pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
                 [$((stringify!($name), self.$name.is_some())),*].into_iter()
             }

@@ -273,7 +273,7 @@ pub struct ncclGinType_t(pub ::core::ffi::c_uint);
 pub struct ncclCommProperties {
     /// The size of this struct in bytes: 152. Since NCCL 2.29.2.
     pub size: usize,
-    /// `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2.
+    /// `NCCL_API_MAGIC`; any other value is an error. Since NCCL 2.29.2.
     pub magic: ::core::ffi::c_uint,
     /// The version whose fields are filled in, no newer than the library. Since NCCL 2.29.2.
     pub version: ::core::ffi::c_uint,
@@ -543,7 +543,7 @@ pub struct ncclCftCap_t(pub ::core::ffi::c_uint);
 pub struct ncclDevCommRequirements {
     /// The size of this struct in bytes: 120. Since NCCL 2.29.2.
     pub size: usize,
-    /// `NCCL_API_MAGIC`; anything else is an error. Since NCCL 2.29.2.
+    /// `NCCL_API_MAGIC`; any other value is an error. Since NCCL 2.29.2.
     pub magic: ::core::ffi::c_uint,
     /// The version of the header that kernels are compiled with, no newer than the library. Since NCCL 2.29.2.
     pub version: ::core::ffi::c_uint,

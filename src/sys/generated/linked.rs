@@ -12,8 +12,8 @@ unsafe extern "C" {
     pub fn ncclMemFree(ptr: *mut ::core::ffi::c_void) -> ncclResult_t;
     /** Stores the version code of the loaded library: 23203 for 2.32.3.
 
- Works without a GPU and without a driver. A null pointer is `ncclInvalidArgument`. Compare the version with
- `NCCL_VERSION` to find out which functions and fields the library has.
+ Works without a GPU and without a driver. Returns `ncclInvalidArgument` for a null pointer. Compare the version
+ with `NCCL_VERSION` to find out which functions and fields the library has.
  Since NCCL 2.13.4.*/
     pub fn ncclGetVersion(version: *mut ::core::ffi::c_int) -> ncclResult_t;
     /** Creates the id with which the ranks of a new communicator find each other.
@@ -63,8 +63,8 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Completes the enqueued work and begins the teardown, together with the other ranks.
 
- On a nonblocking communicator, poll until `ncclSuccess`; `ncclCommDestroy` then does not wait. A second call
- is `ncclInvalidArgument`, and so is a call after `ncclCommRevoke`. Does nothing for `NULL`.
+ On a nonblocking communicator, poll until `ncclSuccess`; `ncclCommDestroy` then does not wait. Returns
+ `ncclInvalidArgument` if it is called a second time, or after `ncclCommRevoke`. Does nothing for `NULL`.
  Since NCCL 2.14.3.*/
     pub fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
     /** Frees this rank's communicator; the handle is invalid afterwards.
@@ -83,8 +83,9 @@ unsafe extern "C" {
     /** Stops the work of this communicator, and keeps the communicator, so that it can be split or shrunk.
 
  `revokeFlags` must be 0. Poll `ncclCommGetAsyncError` until it no longer stores `ncclInProgress`; then
- destroy, split or shrink. Collectives on it are `ncclInvalidUsage` afterwards; revoking twice or after
- finalize is `ncclInvalidArgument`. Children cannot share its resources. Succeeds for `NULL`.
+ destroy, split or shrink. Collectives on a revoked communicator return `ncclInvalidUsage`, and its children
+ cannot share its resources. Returns `ncclInvalidArgument` if it is called a second time, or after
+ `ncclCommFinalize`. Succeeds for `NULL`.
  Since NCCL 2.28.7.*/
     pub fn ncclCommRevoke(
         comm: ncclComm_t,
@@ -93,8 +94,9 @@ unsafe extern "C" {
     /** Splits a communicator: ranks with equal `color` form a new one, ordered by `key`, then by old rank.
 
  All ranks of `comm` call it. With `NCCL_SPLIT_NOCOLOR`, a rank joins no new communicator, and `*newcomm` is null. A
- null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete: in a group, or if
- nonblocking, after the call. Until then, `newcomm` must stay valid. A null `comm` crashes 2.23.4 and 2.24.3.
+ null `config` means the options of `comm`. NCCL writes `*newcomm` when the split is complete, and `newcomm` must stay
+ valid until then. In a group, or if `comm` is nonblocking, this is after the call has returned. A null `comm` crashes
+ 2.23.4 and 2.24.3.
  Since NCCL 2.18.1.*/
     pub fn ncclCommSplit(
         comm: ncclComm_t,
@@ -128,9 +130,9 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Creates a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
 
- A rank of `comm` passes `rank` -1, and keeps its number; its `uniqueId` is `NULL`, except on the rank that created
- the id. A new rank passes `comm` `NULL`, the id, and its number in `rank`, which is at least the old size. `config`
- may be `NULL`. The id can be used only once.
+ A rank of `comm` passes -1 as `rank`, and keeps its number. The rank that created the id passes it as `uniqueId`; the
+ other ranks of `comm` pass `NULL`. A new rank passes `NULL` as `comm`, the id, and its number as `rank`, which must be
+ at least the old number of ranks. `config` may be `NULL`. The id can be used only once.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGrow(
         comm: ncclComm_t,
@@ -243,8 +245,9 @@ unsafe extern "C" {
 
  All ranks call it. The address must be a multiple of `NCCL_WIN_REQUIRED_ALIGNMENT`, and the memory must be from
  `ncclMemAlloc` or CUDA's virtual memory API. `winFlags` combines `NCCL_WIN_*` bits. NCCL writes `*win` when the
- registration is complete: in a group, or if nonblocking, after the call. Until then, `win` must stay valid. Success
- with a null `*win` means that this system has no symmetric memory. Deregister before freeing the memory.
+ registration is complete, and `win` must stay valid until then. In a group, or if `comm` is nonblocking, this is
+ after the call has returned. Success with a null `*win` means that this system has no symmetric memory. Deregister
+ before freeing the memory.
  Since NCCL 2.27.3.*/
     pub fn ncclCommWindowRegister(
         comm: ncclComm_t,
@@ -280,8 +283,8 @@ unsafe extern "C" {
     /** Frees a custom operator of this communicator.
 
  Allowed once the calls with the operator have returned, even if their work still runs (a device scalar must stay
- valid until the work has run). A built-in operator is `ncclInvalidArgument`; a null `comm` crashes versions up to
- 2.16.5.
+ valid until the work has run). Returns `ncclInvalidArgument` for a built-in operator. A null `comm` crashes versions
+ up to 2.16.5.
  Since NCCL 2.13.4.*/
     pub fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
     /** Combines the `count` elements of every rank's `sendbuff` with `op`; rank `root` receives the result.
@@ -409,7 +412,7 @@ unsafe extern "C" {
     /** `ncclAllReduce` with options for this call.
 
  `sendbuff` and `recvbuff`: `count` elements each. A null `config` means no options; otherwise all ranks pass
- equal options. Malformed options are `ncclInvalidArgument`.
+ equal options. Malformed options cause `ncclInvalidArgument`.
  Since NCCL 2.31.2.*/
     pub fn ncclAllReduceConfig(
         sendbuff: *const ::core::ffi::c_void,
@@ -595,27 +598,27 @@ unsafe extern "C" {
     pub fn ncclGroupStart() -> ncclResult_t;
     /** Closes a group; the outermost call enqueues the collected operations, or waits until the new communicators exist.
 
- The operations are enqueued, not complete: synchronize the streams. Returns the error of a collective in the
- group; `ncclInvalidUsage` without a matching start; `ncclInProgress` if communicators are nonblocking. After
- any other failure, abort the communicators of the group.
+ The operations are enqueued, not complete: synchronize the streams. If a collective in the group failed, returns
+ its error. Returns `ncclInvalidUsage` without a matching `ncclGroupStart`, and `ncclInProgress` if communicators are
+ nonblocking. After any other failure, abort the communicators of the group.
  Since NCCL 2.13.4.*/
     pub fn ncclGroupEnd() -> ncclResult_t;
     /** Closes a group without running it, and predicts its duration.
 
- `simInfo` starts from `NCCL_SIM_INFO_INITIALIZER` (a wrong magic is `ncclInvalidArgument`) and may be `NULL`.
- An empty group leaves `estimatedTime` at -1.
+ `simInfo` may be `NULL`. Otherwise it must start from `NCCL_SIM_INFO_INITIALIZER`: a wrong magic causes
+ `ncclInvalidArgument`. An empty group leaves `estimatedTime` at -1.
  Since NCCL 2.22.3.*/
     pub fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t;
     /** Sets the encryption (TLS) of the TCP connections that NCCL opens from now on in this process.
 
  Call it before `ncclGetUniqueId` and all other calls that connect, in all processes with the same key. It
  does not cover InfiniBand, NVLink or shared memory, and requires a library built with TLS. Succeeds for
- `NULL`; a key of less than 32 bytes or a wrong magic is `ncclInvalidArgument`.
+ `NULL`. Returns `ncclInvalidArgument` if the key has less than 32 bytes or the magic is wrong.
  Since NCCL 2.32.3.*/
     pub fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t;
     /** Looks up the parameter called `key`, for example `NCCL_DEBUG_LEVELS`, for the typed getters.
 
- An unknown key is `ncclInvalidArgument` and leaves `*out` unchanged. 2.32.3 has 7 keys, and 10 with
+ If the key is unknown, returns `ncclInvalidArgument` and leaves `*out` unchanged. 2.32.3 has 7 keys, and 10 with
  `NCCL_PARAM_DUMP_ALL=true` in the environment.
  Since NCCL 2.30.4.*/
     pub fn ncclParamBind(
@@ -624,7 +627,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the value of a parameter that is a signed 8-bit integer.
 
- Values are not converted: a parameter of another type, such as a boolean or an enum, is
+ Values are not converted. If the parameter has another type, such as a boolean or an enum, returns
  `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t;
@@ -656,7 +659,7 @@ unsafe extern "C" {
 
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t;
-    /** Stores a pointer to the value of a parameter that is text; other types are `ncclInvalidArgument`.
+    /** Stores a pointer to the value of a parameter that is text; for other types, returns `ncclInvalidArgument`.
 
  NCCL owns the text, which is valid until this thread queries text or keys again, with this function,
  `ncclParamGetParameter` or `ncclParamGetAllParameterKeys`.
@@ -668,7 +671,7 @@ unsafe extern "C" {
     /** Copies the bytes of a parameter of any type to `out`, which has space for `maxLen` bytes, and stores their number in
  `*len`.
 
- Too little space is `ncclInvalidArgument`.
+ If there is too little space, returns `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGet(
         h: ncclParamHandle_t,
@@ -678,7 +681,7 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Stores the value of the parameter called `key`, of any type, as text, and the text's length in `*valueLen`.
 
- NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. An unknown key is
+ NCCL owns the text, which is valid as long as the text of `ncclParamGetStr`. If the key is unknown, returns
  `ncclInvalidArgument`.
  Since NCCL 2.30.4.*/
     pub fn ncclParamGetParameter(

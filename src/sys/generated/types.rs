@@ -160,7 +160,7 @@ pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
  Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
  lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
- put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value causes
  `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 #[repr(C)]
@@ -168,7 +168,7 @@ pub struct ncclNvlsHostMode_t(pub ::core::ffi::c_int);
 pub struct ncclConfig_v23100 {
     /// The size of this struct in bytes; 120 in this version. Since NCCL 2.14.3.
     pub size: usize,
-    /// `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.14.3.
+    /// `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.14.3.
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header that `size` comes from. Since NCCL 2.14.3.
     pub version: ::core::ffi::c_uint,
@@ -185,7 +185,7 @@ pub struct ncclConfig_v23100 {
     pub netName: *const ::core::ffi::c_char,
     /// 1: children created by `ncclCommSplit` share this communicator's resources; default 0. Since NCCL 2.18.1.
     pub splitShare: ::core::ffi::c_int,
-    /// The service level (InfiniBand) or type of service (RoCE) of the traffic, from 0. Since NCCL 2.26.2.
+    /// The service level (InfiniBand) or type of service (RoCE) of the traffic, 0 or more. Since NCCL 2.26.2.
     pub trafficClass: ::core::ffi::c_int,
     /// The name for logs and profilers; must outlive the communicator and its children. Since NCCL 2.27.3.
     pub commName: *const ::core::ffi::c_char,
@@ -201,13 +201,15 @@ pub struct ncclConfig_v23100 {
     pub nChannelsPerNetPeer: ::core::ffi::c_int,
     /// 1: optimize the schedule for NVLink; default 0. Since NCCL 2.28.3.
     pub nvlinkCentricSched: ::core::ffi::c_int,
-    /// Use of CUDA graphs: 0 none, 1 one, 2 (default) several, or mixed with plain launches. Since NCCL 2.29.2.
+    /** CUDA graphs with this communicator. 0: none. 1: one. 2 (default): several, or also operations outside graphs.
+ Since NCCL 2.29.2.*/
     pub graphUsageMode: ::core::ffi::c_int,
     /// The number of contexts of one-sided operations; `ctx` must be lower. Default 1. Since NCCL 2.29.2.
     pub numRmaCtx: ::core::ffi::c_int,
     /// The maximum number of peers in a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
     pub maxP2pPeers: ::core::ffi::c_int,
-    /// 1: NCCL orders captured kernels (default). 0: the program does; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
+    /** 1 (default): NCCL orders captured kernels. 0: the program orders them; requires `graphUsageMode` 0 or 1.
+ Since NCCL 2.30.7.*/
     pub graphStreamOrdering: ::core::ffi::c_int,
     /// 1: operations of several communicators start in the order of their calls; default 0. Since NCCL 2.31.2.
     pub launchOrderImplicit: ::core::ffi::c_int,
@@ -321,7 +323,7 @@ impl Default for ncclConfig_v23100 {
  Start from `NCCL_CONFIG_INITIALIZER`, then set fields. New versions only append fields. The library copies `size`
  bytes, but not more than its own struct has, so a library older than the header silently ignores the fields that it
  lacks. Fields newer than the struct's `version` have their defaults. Zero the padding too, because later versions may
- put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value is
+ put fields there, as they did with `trafficClass` and `graphStreamOrdering`. An invalid value causes
  `ncclInvalidArgument`. The `NCCL_*` environment variables take precedence over the fields.
  Since NCCL 2.14.3.*/
 pub type ncclConfig_t = ncclConfig_v23100;
@@ -433,8 +435,8 @@ pub type ncclConfigExt_t = ncclConfigExt;
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
- copies `size` bytes, and its own struct is shorter than this one.
+ A wrong `magic` or too small a `size` causes `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL
+ 2.31.2 copies `size` bytes, and its own struct is shorter than this one.
  Since NCCL 2.31.2.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -532,8 +534,8 @@ impl Default for ncclCollConfig_v23200 {
 
  Start from `NCCL_COLLCONFIG_INITIALIZER`. Pass equal options on all ranks: NCCL does not compare them. The struct and
  the memory that it points to must stay valid until the call (in a group: the outermost `ncclGroupEnd`) has returned.
- A wrong `magic` or too small a `size` is `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL 2.31.2
- copies `size` bytes, and its own struct is shorter than this one.
+ A wrong `magic` or too small a `size` causes `ncclInvalidArgument`. If you lower `version`, lower `size` too: NCCL
+ 2.31.2 copies `size` bytes, and its own struct is shorter than this one.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
 /** The result of `ncclGroupSimulateEnd`.
@@ -545,7 +547,7 @@ pub type ncclCollConfig_t = ncclCollConfig_v23200;
 pub struct ncclSimInfo_v22200 {
     /// The size of this struct in bytes: 24. Since NCCL 2.22.3.
     pub size: usize,
-    /// 0x74685283, not `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.22.3.
+    /// 0x74685283, not `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.22.3.
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header. Since NCCL 2.22.3.
     pub version: ::core::ffi::c_uint,
@@ -741,7 +743,7 @@ pub struct ncclEncryptionMode_t(pub ::core::ffi::c_uint);
 pub struct ncclEncryptionConfig_v23200 {
     /// The size of this struct in bytes: 32. Since NCCL 2.32.3.
     pub size: usize,
-    /// `NCCL_API_MAGIC`; anything else is `ncclInvalidArgument`. Since NCCL 2.32.3.
+    /// `NCCL_API_MAGIC`; any other value causes `ncclInvalidArgument`. Since NCCL 2.32.3.
     pub magic: ::core::ffi::c_uint,
     /// `NCCL_VERSION_CODE` of the header. Since NCCL 2.32.3.
     pub version: ::core::ffi::c_uint,
