@@ -174,7 +174,7 @@ fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, D
     }
 }
 
-/// Returns the time from this report to the next: three times the duration of the report, as verdicts on stragglers require.
+/// Returns the time from this report to the next: three times this report's collection time, as verdicts on stragglers require.
 fn interval(report: &Report) -> Duration {
     let seconds = report.ras.collection_time_sec.unwrap_or_default();
     Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default().clamp(INTERVAL, MAX_INTERVAL)

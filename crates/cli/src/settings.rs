@@ -76,8 +76,8 @@ impl Settings {
         Self { files: files.collect(), values }
     }
 
-    /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of values
-    /// that the library did not read. Names selected by `is_unknown` keep their values.
+    /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of
+    /// values that it did not read. Names selected by `is_unknown` keep their values.
     pub(crate) fn correct(
         &mut self,
         added: &BTreeMap<String, String>,

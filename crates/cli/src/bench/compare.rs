@@ -233,8 +233,8 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
 
 const SCHEMA: u32 = 2;
 
-/// The comparison of two sides. A ratio is the first side's time divided by the second side's, or the second bus bandwidth
-/// divided by the first.
+/// The comparison of two sides. A ratio is the first side's time divided by the second side's, which equals the second bus
+/// bandwidth divided by the first.
 ///
 /// Of several rounds, each of which measures both sides, the one with the median ratio is printed. The quotient of the two median
 /// times would ignore which times belong to the same round.

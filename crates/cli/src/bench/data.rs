@@ -123,7 +123,7 @@ impl FromStr for Reduction {
 
 /// A periodic sequence of elements.
 ///
-/// The period is prime, so a block that arrives at the wrong position is noticed: blocks start at multiples of powers of two.
+/// The period is prime, so a block at the wrong position is detected: blocks start at multiples of powers of two.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     arithmetic: Arithmetic,

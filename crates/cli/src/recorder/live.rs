@@ -83,8 +83,8 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Returns the process if it writes recordings on a signal, or else its descendants that do, as for a launcher. If there are none,
-/// the error is preferably about a process that is configured to write recordings.
+/// Returns the process if it writes recordings on a signal, or else its descendants that do. If there are none, the error is
+/// preferably about a process that is configured to write recordings.
 fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     let mut problem = match Rank::open(id) {
         Ok(rank) => return Ok(vec![rank]),

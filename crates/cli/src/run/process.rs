@@ -73,7 +73,7 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Returns whether a mask in these fields has a bit.
+/// Returns whether a bit is set in the mask of a status field.
 pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
     let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask >> bit & 1 == 1)

@@ -23,7 +23,7 @@ use crate::output;
 struct Dump {
     version: String,
     pg_config: BTreeMap<String, Configuration>,
-    /// The status of each group, by its number in this process. PyTorch 2.4 and newer.
+    /// The status of each group, by its number in this process. Only in PyTorch 2.4 and newer.
     #[serde(default)]
     pg_status: BTreeMap<u64, Status>,
     /// The entries, which are absent in the JSON of an empty recorder.
