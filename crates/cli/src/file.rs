@@ -1,4 +1,4 @@
-//! Files named by the user or other programs. Opens never block on a FIFO, and writes are atomic.
+//! Files named by the user or other programs. Opening never blocks on a FIFO, and writes are atomic if possible.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -67,7 +67,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns a new file in the same directory, and the path that it replaces; `None` if the file must be written in place.
+/// Creates a temporary file, and returns it with the path to replace; `None` if the file must be written in place.
 fn unfinished(path: &Path) -> io::Result<Option<(NamedTempFile<File>, PathBuf)>> {
     // Such as /dev/stdout, which may link to a file that is being written.
     if ["/dev", "/proc"].iter().any(|directory| path.starts_with(directory)) {

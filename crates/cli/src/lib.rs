@@ -1,6 +1,6 @@
 //! The program `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU backend.
 //!
-//! It is a library because cargo compiles it while code generation of its dependencies is in progress, unlike a program.
+//! It is a library because cargo can compile a library, but not a program, while it still generates code for the dependencies.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
@@ -129,7 +129,7 @@ fn completions(shell: Shell, mut command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a built command without its hidden arguments, which are refused.
+/// Returns a built command without its hidden arguments.
 fn visible(command: &Command) -> Command {
     // The name must be static, and -V needs a version.
     Command::new(&*command.get_name().to_owned().leak())

@@ -24,8 +24,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
     }
 }
 
-/// Does the same, but returns `None` if there is no library and the user named none. If the user named one, using another
-/// implementation would hide a mistake.
+/// Does the same as [`load`], but returns `None` if there is no library and the user named none. If the user named one, using
+/// another implementation would hide a mistake.
 pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
     match load(path) {
         Err(LoadError::NotFound { attempts })
@@ -37,7 +37,7 @@ pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
     }
 }
 
-/// Fails if this program is not linked with a library.
+/// Returns the library that this program is linked with. Fails if there is none.
 pub(crate) fn linked() -> Result<Nccl> {
     #[cfg(feature = "link")]
     return Ok(Nccl::linked()?);
@@ -45,7 +45,7 @@ pub(crate) fn linked() -> Result<Nccl> {
     anyhow::bail!("this program is not linked with NCCL: expected one that was built with `--features link`")
 }
 
-/// Loads the file that the user named, or the one that this program is linked with, or searches; always at run time.
+/// Loads a library at run time: the file that the user named, the one that this program is linked with, or a search's result.
 pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
     let linked = linked().ok();
     let of_program = match linked.as_ref().map(Nccl::backend) {
@@ -98,7 +98,7 @@ pub(crate) fn load_driver() -> Result<(), String> {
     driver.map(std::mem::forget).map_err(|error| reason(&error))
 }
 
-/// `nvmlGpuFabricInfo_t`.
+/// NVML's `nvmlGpuFabricInfo_t`.
 #[repr(C)]
 #[derive(Default)]
 struct FabricInfo {

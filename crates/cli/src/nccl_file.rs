@@ -1,4 +1,4 @@
-//! An NCCL library's file, read without loading it, and the variables that it reads.
+//! Data in an NCCL library's file, read without loading the library, and the variables that the library reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::file;
 
-/// The prefix of the CPU backend's reports.
+/// The prefix of the CPU backend's messages.
 const CPU_BACKEND: &str = "libnccl-cpu: ";
 /// The error of a version that refuses unknown words in `NCCL_ALGO` and `NCCL_PROTO`; older ones ignore them.
 const UNKNOWN_WORD: &str = "Unrecognized element token";
@@ -57,7 +57,7 @@ impl FromStr for Cuda {
 }
 
 impl NcclFile {
-    /// Reads the file; `None` if it is not a 64-bit shared object with constants.
+    /// Reads the file; `None` if it is not a 64-bit shared object with constants (`.rodata`).
     ///
     /// Only the constants are read: NCCL's file has hundreds of megabytes of GPU code.
     pub(crate) fn read(path: &Path) -> Option<Self> {
@@ -100,7 +100,7 @@ pub(crate) fn hash(path: &Path) -> io::Result<u64> {
     library_file::hash(&file::open(path, File::options().read(true))?)
 }
 
-/// Returns the variable name in a text. Up to 8 printable bytes of a number, and blanks, may precede it.
+/// Returns the variable name at the end of a text. Blanks and up to 8 other bytes, such as those of a number, may precede it.
 fn variable(text: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let (before, name) = text.split_at(text.find("NCCL_")?);
@@ -108,7 +108,7 @@ fn variable(text: &str) -> Option<&str> {
     is_variable.then_some(name)
 }
 
-/// The table of variables. The names are taken from the newest version.
+/// The table of variables, with the names in the newest NCCL version.
 pub(crate) static KNOWN: LazyLock<Known> =
     LazyLock::new(|| serde_json::from_str(include_str!("nccl_variables.json")).unwrap_or_default());
 
@@ -118,13 +118,13 @@ pub(crate) struct Known {
     release: String,
     /// The default of each variable; `None` if an unset variable has a meaning that is neither a text nor a number.
     pub(crate) defaults: BTreeMap<String, Option<String>>,
-    /// The minimum and maximum number that NCCL accepts.
+    /// The minimum and the maximum that NCCL accepts, by variable.
     pub(crate) ranges: BTreeMap<String, (i64, i64)>,
     /// The variables of the CPU backend, and of the CUDA emulation.
     cpu_backend: BTreeSet<String>,
     /// Variables of NCCL's build, tests and images, which the library does not read.
     pub(crate) builds: BTreeSet<String>,
-    /// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
+    /// PyTorch's variables before version 2.2, which added the prefix `TORCH_`.
     pub(crate) pytorch: BTreeSet<String>,
     /// Prefixes of variables of nccl-tests and of plugins.
     pub(crate) prefixes: Vec<String>,
@@ -136,7 +136,7 @@ impl Known {
     }
 }
 
-/// The minimum number of names in NVIDIA's or AMD's library. In the CPU backend's file, names do not differ from other text.
+/// The minimum number of names in NVIDIA's or AMD's library. In the CPU backend's file, names look like any other text.
 const MANY: usize = 40;
 
 #[derive(Debug, Default)]

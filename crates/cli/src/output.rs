@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
-/// The process's original standard output, after libraries have been redirected to standard error.
+/// The original standard output, set when libraries have been redirected to standard error.
 static OWN: OnceLock<File> = OnceLock::new();
 
 /// Redirects libraries' standard output to standard error: NCCL logs to standard output by default, which would corrupt JSON.
@@ -27,7 +27,7 @@ pub(crate) fn keep_libraries_out() -> Result<()> {
     Ok(())
 }
 
-/// Returns standard output, which libraries may also write to.
+/// Returns this program's standard output, with control characters escaped.
 pub(crate) fn stdout() -> Box<dyn Write + Send> {
     match OWN.get() {
         Some(own) => Box::new(Escaped(own)),
@@ -56,7 +56,7 @@ pub(crate) fn write_to_stderr(text: &str) {
 /// The status that a shell reports for a program killed by SIGPIPE. Rust ignores that signal, so printing fails instead.
 pub(crate) const CLOSED: u8 = 128 + 13;
 
-/// Returns whether the reader has closed the output. This program writes to no other pipe.
+/// Returns whether the reader has closed the output, the only pipe that this program writes to.
 pub(crate) fn is_closed(error: &Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -21,8 +21,8 @@ pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
     env::join_paths(all).context("cannot set LD_LIBRARY_PATH")
 }
 
-/// Returns the variables that preload these libraries, which [`check`] has accepted. They come before the user's libraries with
-/// NCCL's or CUDA's functions, and after all others, such as allocators, which must be first.
+/// Returns the variables that preload these libraries, which [`check`] has accepted. The libraries come before the user's
+/// libraries with NCCL's or CUDA's functions, and after all others: allocators, for example, must be first.
 pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'static str, OsString); 2]> {
     let given = variable("LD_PRELOAD").unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
@@ -45,7 +45,7 @@ pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'stat
     Ok([("LD_PRELOAD", all), ("ASAN_OPTIONS", options)])
 }
 
-/// Returns the paths where a file of an installation may be: in this program's directory, or in `../lib`.
+/// Returns the possible paths of an installed file: in this program's directory, or in `../lib`.
 pub(crate) fn installed(name: &str) -> Result<[PathBuf; 2]> {
     let program = env::current_exe().context("the path of this program is not known")?;
     let directory = program.parent().unwrap_or(Path::new("/"));

@@ -59,7 +59,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 const PROBLEM: u8 = 3;
 
-/// The time between two reports, and the time for all of them: ranks of a healthy job differ, but only for moments.
+/// The time between two reports; `SAMPLING` is the time for all. Ranks of a healthy job differ, but only for moments.
 const INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLING: Duration = Duration::from_millis(900);
 
@@ -114,7 +114,7 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
 /// A report, and the time when it was printed.
 type Printed = (Report, Instant);
 
-/// Prints one report, and stores it in `before`, which has the one to compare it with. Returns the exit status.
+/// Prints one report, compared with the previous one in `before`, which it replaces. Returns the exit status.
 fn report(client: &RasClient, arguments: &RasArguments, before: &mut Option<Printed>) -> Result<ExitCode> {
     let (reports, elapsed) = match sample(client, before.take()) {
         Err(RasError::Unsupported { since, .. }) => {
@@ -174,7 +174,7 @@ fn sample(client: &RasClient, before: Option<Printed>) -> Result<(Vec<Report>, D
     }
 }
 
-/// Returns the time from this report to the next: three times the duration of the report, as verdicts on stragglers require.
+/// Returns the time from this report to the next: three times this report's collection time, as verdicts on stragglers require.
 fn interval(report: &Report) -> Duration {
     let seconds = report.ras.collection_time_sec.unwrap_or_default();
     Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default().clamp(INTERVAL, MAX_INTERVAL)
@@ -245,7 +245,7 @@ fn state(rank: &RankReport) -> String {
     rank.status.as_ref().map_or_else(|| "unknown".into(), |status| status.state().to_string())
 }
 
-/// Returns the collectives with the smallest and the largest number that a rank has launched.
+/// Returns, for each collective, the smallest and the largest number of launches on a rank.
 fn launched(communicator: &ReportedCommunicator) -> String {
     let mut ranges: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (name, count) in communicator.ranks.iter().flat_map(|rank| &rank.collective_counts) {
@@ -263,7 +263,7 @@ fn launched(communicator: &ReportedCommunicator) -> String {
     if ranges.is_empty() { "nothing".into() } else { ranges }
 }
 
-/// Prints the report of an NCCL without JSON, which the verdicts need.
+/// Prints a text report, for an NCCL version without the JSON reports that verdicts need.
 fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool) -> Result<ExitCode> {
     let report = client.status()?;
     if is_watched {
@@ -273,7 +273,7 @@ fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool)
     Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
 }
 
-/// Returns whether the last two sections of a report have contents.
+/// Returns whether a report's last sections, `Errors` and `Warnings`, have any contents.
 fn has_findings(report: &str) -> bool {
     let mut lines = report.lines().skip_while(|line| *line != "Errors");
     lines.any(|line| {
@@ -380,7 +380,7 @@ impl Metrics {
     }
 }
 
-/// Escapes a label. Prometheus rejects unknown escapes, such as the escapes of control characters.
+/// Escapes a label's value. Escapes of control characters are escaped again, because Prometheus rejects unknown escapes.
 fn escape(text: &str) -> String {
     in_lines(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -23,7 +23,7 @@ pub(crate) struct Setting {
 pub(crate) enum Origin {
     Environment,
     File(PathBuf),
-    /// A file that only the library read.
+    /// A configuration file that only the library has read.
     Library,
 }
 
@@ -76,8 +76,8 @@ impl Settings {
         Self { files: files.collect(), values }
     }
 
-    /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of values
-    /// that the library did not read. Names selected by `is_unknown` keep their values.
+    /// Replaces the files' values with the values that the library added to its environment. Returns the names and files of
+    /// values that it did not read. Names selected by `is_unknown` keep their values.
     pub(crate) fn correct(
         &mut self,
         added: &BTreeMap<String, String>,
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// Returns the integer at the start of a text, as C's `strtoll` with base 0 does, and the rest. Without a digit: 0, and the text.
+/// Returns the integer at the start of a text, as C's `strtoll` with base 0 does, and the rest; without digits, 0 and the text.
 pub(crate) fn integer(text: &str) -> (i64, &str) {
     let start = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (sign, digits) = match start.strip_prefix('-') {
@@ -156,7 +156,7 @@ pub(crate) fn integer(text: &str) -> (i64, &str) {
     (number, if rest.len() == digits.len() { text } else { rest })
 }
 
-/// Returns what is probably a mistake in a value: quotes, spaces or a comment. NCCL skips the spaces around a number.
+/// Returns the probable mistake in a value: quotes, spaces or a comment. NCCL skips the spaces around a number.
 pub(crate) fn taken_literally(value: &str) -> Option<&'static str> {
     let trimmed = value.trim();
     let is_quoted = |quote: char| trimmed.starts_with(quote) || trimmed.ends_with(quote);

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::file;
 
-/// The files of a control group, of version 2 and 1.
+/// The files with a control group's memory limit, in version 2 and in version 1.
 pub(crate) const MEMORY_LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
 pub(crate) const MEMORY_USES: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
 
@@ -28,20 +28,20 @@ pub(crate) struct System {
     /// Rust's name of the architecture.
     pub(crate) architecture: String,
     pub(crate) interfaces: Result<Vec<Interface>, String>,
-    /// The limits of this process. `None` means unlimited.
+    /// This process's limits for locked memory, open files and the stack. `None` means unlimited.
     pub(crate) locked_memory: Option<u64>,
     pub(crate) open_files: Rlimit,
     pub(crate) stack: Option<u64>,
     pub(crate) shared_memory: SharedMemory,
 }
 
-/// The file system in /dev/shm. `None` means no own limit.
+/// The file system in /dev/shm. `None` means no separate limit.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct SharedMemory {
-    /// The total bytes, and the bytes in use.
+    /// The total number of bytes; `used` of them are in use.
     pub(crate) size: Option<u64>,
     pub(crate) used: u64,
-    /// The maximum number of files, and the number that can still be created.
+    /// The maximum number of files; `free_files` can still be created.
     pub(crate) files: Option<u64>,
     pub(crate) free_files: u64,
 }
@@ -103,7 +103,7 @@ impl System {
         place.is_file() && access(place, Access::READ_OK).is_ok()
     }
 
-    /// Reads a file of a few megabytes; `None` if it cannot be read, for example an endless one.
+    /// Reads a file of at most 16 MiB; `None` if it is longer or cannot be read.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         const MOST: u64 = 16 << 20;
         let mut bytes = vec![];
@@ -131,7 +131,7 @@ impl System {
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).sorted().collect()
     }
 
-    /// Returns the subdirectories of a directory, as paths of the examined machine.
+    /// Returns the entries of a directory, as paths of the examined machine.
     pub(crate) fn children(&self, directory: impl AsRef<Path>) -> Vec<PathBuf> {
         let directory = directory.as_ref();
         self.names(directory).iter().map(|name| directory.join(name)).collect()
@@ -164,7 +164,7 @@ impl System {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns the evidence that this is a container; `None` if there is none.
+    /// Returns the software that runs this container; `None` if there is no sign of a container.
     pub(crate) fn container(&self) -> Option<&'static str> {
         let is_set = |name| self.variable(name).is_some();
         let signs = [
@@ -205,7 +205,7 @@ impl Interface {
     }
 }
 
-/// Formats it as `eth0 10.0.0.1 (down)`.
+/// Formats an interface as `eth0 10.0.0.1 (down)`.
 impl fmt::Display for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;

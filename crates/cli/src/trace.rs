@@ -38,7 +38,7 @@ pub(crate) struct TraceArguments {
     program: Vec<OsString>,
 }
 
-/// Becomes the program: its signals and its exit status are its own.
+/// Replaces this process by the program, which thus handles all signals and determines the exit status.
 pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     let recorder = recorder(arguments.recorder.as_deref())?;
     let directory = absolute(arguments.output.clone().unwrap_or_else(default_directory))?;

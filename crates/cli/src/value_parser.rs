@@ -25,7 +25,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 const FORMS: &str = "such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
 
-/// Parses a number of bytes with an optional unit as nccl-tests does: the syntax of `strtod`, and the first letter of the unit.
+/// Parses a number of bytes as nccl-tests does: a decimal or hexadecimal number, or a decimal one with a unit (K, M or G).
 pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
     let parse = || {
         let text = text.to_ascii_lowercase();

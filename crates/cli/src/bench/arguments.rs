@@ -1,4 +1,4 @@
-//! The arguments of a measurement. Arguments with a short name, and numeric choices, are the same as in nccl-tests 2.19.6.
+//! The arguments of a measurement. Options with a short name, and their numeric values, are the same as in nccl-tests 2.19.6.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -206,7 +206,7 @@ pub(crate) enum Register {
     Symmetric,
 }
 
-/// The choice among the ranks' times for a row.
+/// The rule that computes a row's time from the ranks' times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Average {
     /// The time of rank 0
@@ -267,7 +267,7 @@ fn parallel_init(text: &str) -> Result<u8, &'static str> {
     }
 }
 
-/// A rank; `None` for all. Without this name, clap would take the `Option` for an optional argument.
+/// A root, or `None` for each rank in turn. Without this alias, clap would treat an `Option` as an optional argument.
 pub(crate) type Root = Option<usize>;
 
 fn root(text: &str) -> Result<Root, String> {
@@ -277,7 +277,7 @@ fn root(text: &str) -> Result<Root, String> {
     whole::<usize>(0..=MAX_RANKS - 1)(text).map(Some).map_err(|problem| format!("{problem}, or all"))
 }
 
-/// The parser of one of these values, by any of its names, or `all`.
+/// Parser for the name of one of these values, or `all`.
 #[derive(Debug, Clone, Copy)]
 struct OneOrAllOf<T: 'static>(&'static [T]);
 
@@ -307,7 +307,7 @@ where
     }
 }
 
-/// Ends the program with a message about the arguments of a command, and its usage.
+/// Exits with an error about a command's arguments, followed by the command's usage.
 pub(crate) fn refuse<A: Args>(command: &'static str, problem: impl Display) -> ! {
     A::augment_args(Command::new(command)).error(ErrorKind::ValueValidation, problem).exit()
 }

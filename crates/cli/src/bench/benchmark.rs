@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use libnccl::observer::{Extent, Operation, Role};
 
-/// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests composes of sends and receives.
+/// An operation that `nccl bench` measures: one of libnccl's, or a combination of sends and receives from nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Benchmark {
@@ -56,24 +56,24 @@ impl Benchmark {
         }
     }
 
-    /// Returns whether a buffer has a part for each rank.
+    /// Returns whether the send or the receive buffer has a part for each rank.
     pub(crate) fn has_parts(self) -> bool {
         let operation = self.operation();
         self != Self::SendRecv && [operation.sends, operation.receives] != [Extent::Count; 2]
     }
 
-    /// Returns whether nccl-tests measures it once for each reduction.
+    /// Returns whether nccl-tests measures this operation once for each reduction.
     pub(crate) fn has_op(self) -> bool {
         self.operation().reduces || self == Self::SendRecv
     }
 
-    /// Returns the part of a row's bytes that counts for the bandwidth. A hypercube excludes a rank's own part.
+    /// Returns the share of a row's bytes that counts for the bandwidth. For a hypercube, a rank's own part is excluded.
     pub(crate) fn counted_share(self, ranks: usize) -> f64 {
         if self == Self::HyperCube { (ranks - 1) as f64 / ranks as f64 } else { 1.0 }
     }
 
-    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is the bandwidth
-    /// of the busiest link, independent of the number of ranks.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it. The bus bandwidth is the bandwidth of
+    /// the busiest link, independent of the number of ranks.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self.operation().role {
@@ -104,7 +104,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape for a rank's larger buffer, rounded down to a size that can be divided among the ranks.
+    /// Returns the shape if the larger of the two buffers has `elements` elements. Parts are rounded down to 16-byte multiples.
     pub(crate) fn new(benchmark: Benchmark, elements: usize, element_size: usize, ranks: usize) -> Self {
         // Parts begin at multiples of 16 bytes, where the buffer does.
         let aligned = (16 / element_size).max(1);
@@ -123,37 +123,37 @@ impl Shape {
         Self { count, send, recv, benchmark, element_size, ranks }
     }
 
-    /// Returns the elements of the larger buffer, which is the only buffer of an in-place operation.
+    /// Returns the number of elements of the larger buffer, which is the only buffer of an in-place operation.
     pub(crate) fn total(&self) -> usize {
         self.send.max(self.recv)
     }
 
-    /// Returns the elements that a rank sends to another in alltoallv.
+    /// Returns the number of elements that rank `from` sends to rank `to` in alltoallv.
     pub(crate) fn part(&self, from: usize, to: usize) -> usize {
         uneven_part(from, to, self.count, self.element_size, self.ranks)
     }
 
-    /// Returns the elements that count for the bandwidth.
+    /// Returns the number of elements that count for the bandwidth.
     pub(crate) fn moved(&self) -> usize {
         // As in [`Benchmark::counted_share`].
         if self.benchmark == Benchmark::HyperCube { self.recv - self.count } else { self.total() }
     }
 
-    /// Returns the range that a rank sends from in an in-place operation: its part, unless it sends the whole buffer.
+    /// Returns the range of elements that a rank sends in an in-place operation: either its own part or the whole buffer.
     pub(crate) fn sent_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.send < self.recv { rank * self.count } else { 0 };
         start..start + self.send
     }
 
-    /// Returns the range that a rank receives into in an in-place operation.
+    /// Returns the range of elements that a rank receives in an in-place operation.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.recv < self.send { rank * self.count } else { 0 };
         start..start + self.recv
     }
 }
 
-/// Returns the elements that a rank sends to another in alltoallv: `count` on average, more with the distance between the ranks, in
-/// whole blocks of 16 bytes. nccl-tests has the same default formula.
+/// Returns the number of elements that rank `from` sends to rank `to` in alltoallv: `count` on average, more to ranks that are
+/// further away, rounded down to 16 bytes. nccl-tests uses the same formula by default.
 fn uneven_part(from: usize, to: usize, count: usize, element_size: usize, ranks: usize) -> usize {
     let bytes = count * ranks * element_size;
     let distances = ranks * (ranks - 1) / 2;

@@ -1,4 +1,4 @@
-//! `nccl bench compare`: two results, size by size, or two backends that are measured in turn.
+//! `nccl bench compare`: compares two results, or two backends that it measures alternately.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -51,7 +51,7 @@ pub(super) fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| "expected a number above 0, such as 0.95".into())
 }
 
-/// One side of a comparison: the results of a measurement, one for each round, all of the same command.
+/// One side of a comparison: the results of a repeated measurement, one for each round.
 #[derive(Debug)]
 struct Side {
     /// The name in the output: a file, or a backend.
@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<Side> {
     Ok(Side { name, rounds: vec![report] })
 }
 
-/// Measures in turn, so that other load on the machine slows both backends. The first backend alternates between rounds. A failure
+/// Measures both backends in each round, so that other load on the machine slows both. The backends' order alternates. A failure
 /// ends the measurement, but complete rounds are kept.
 fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<([Side; 2], Option<Error>)> {
     let name = |backend: Backend| {
@@ -112,7 +112,7 @@ fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<([Sid
     Ok((sides, None))
 }
 
-/// Measures with a backend, in a process of this program.
+/// Measures one backend in a child process.
 fn once(backend: &str, arguments: &[OsString]) -> Result<Report> {
     let mut command = program_that_ends_with_this(THIS_PROGRAM);
     command.arg("bench").args(arguments).args(["--backend", backend, "--json"]);
@@ -164,14 +164,14 @@ fn read_nccl_tests(text: &[u8]) -> Result<Report> {
     })
 }
 
-/// Returns the version of NCCL: `nccl-library=22809` is 2.28.9.
+/// Returns the version of NCCL, such as 2.28.9 for `nccl-library=22809`.
 fn version(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("nccl-library=")?;
     let code: u32 = rest.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()?;
     Some(format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100))
 }
 
-/// Returns the rank of a line `#  Rank  0 Group  0 Pid  14309 on  host device  0 [0000:81:00] NVIDIA A100`.
+/// Parses a line such as `#  Rank  0 Group  0 Pid  14309 on  host device  0 [0000:81:00] NVIDIA A100`.
 fn rank(line: &str) -> Option<Rank> {
     let (numbers, place) = line.strip_prefix("#  Rank ")?.split_once(" on ")?;
     let (host, device) = place.trim_start().split_once(" device ")?;
@@ -185,7 +185,7 @@ fn rank(line: &str) -> Option<Rank> {
     })
 }
 
-/// Returns the parameters that the line names, as `nccl bench` names them.
+/// Parses the parameters in a line of nccl-tests. The keys are the names that `nccl bench` uses in JSON.
 fn parameters(line: &str) -> Map<String, Value> {
     let names = [
         (" minBytes ", "min_bytes"),
@@ -204,8 +204,8 @@ fn parameters(line: &str) -> Map<String, Value> {
     named.chain(iters).map(|(name, number)| (name.into(), number.into())).collect()
 }
 
-/// Parses a line: size, count, data type, reduction, root, then twice time, bandwidths and mismatches, followed by four more
-/// columns with `-I`. A hypercube has no reduction.
+/// Parses a row: size, count, data type, reduction (not for a hypercube), root, then two measurements. Each has a time, two
+/// bandwidths, the number of mismatches and, with `-I`, four more columns.
 fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [bytes, count] = [fields.first()?.parse().ok()?, fields.get(1)?.parse().ok()?];
@@ -233,12 +233,11 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
 
 const SCHEMA: u32 = 2;
 
-/// Two sides, compared. A ratio is the time of the first side divided by the time of the second, which is also the ratio of
-/// the second bus bandwidth to the first.
+/// The comparison of two sides. A ratio is the first side's time divided by the second side's, which equals the second bus
+/// bandwidth divided by the first.
 ///
-/// A round measures both sides, so that other load on the machine slows both. Of several rounds, the round with the median ratio
-/// is printed, with its times. The quotient of the sides' medians would ignore the pairing, and a median of ratios would differ
-/// from the quotient of the printed times.
+/// Of several rounds, each of which measures both sides, the one with the median ratio is printed. The quotient of the two median
+/// times would ignore which times belong to the same round.
 #[derive(Debug, Serialize)]
 struct Comparison {
     schema: u32,
@@ -273,11 +272,11 @@ struct Description {
 struct Ratio {
     #[serde(flatten)]
     key: Key,
-    /// The sides' times in the round with the median ratio, or with the lower one of two middle ratios.
+    /// The sides' times in the round with the median ratio. If two ratios are in the middle, the lower one counts.
     times_us: [f64; 2],
     busbws: [f64; 2],
     ratio: f64,
-    /// The spread of the ratio over the rounds, or over the iterations if there is one round.
+    /// The bounds `low` and `high` of the ratio: over the rounds or, if there is only one, over its iterations.
     low: Option<f64>,
     high: Option<f64>,
     is_below: bool,
@@ -290,12 +289,12 @@ struct Key {
     op: Option<String>,
     root: Option<usize>,
     in_place: bool,
-    /// The number of preceding rows with the same parameters: each cycle has one.
+    /// The number of earlier entries with the same values: each cycle of `--run_cycles` has one.
     #[serde(skip)]
     before: usize,
 }
 
-/// A measurement of a report: a row, out of place or in place.
+/// A measurement in a report: the out-of-place or the in-place half of a row.
 struct Entry<'a> {
     key: Key,
     report: &'a Report,
@@ -410,7 +409,7 @@ fn find<'e, 'a>(entries: &'e [Entry<'a>], key: &Key) -> Option<&'e Entry<'a>> {
     entries.iter().find(|entry| entry.key == *key)
 }
 
-/// Returns the differences between the measurements, except the version and backend of the library.
+/// Returns the differences between the conditions of two measurements, except the version and backend of the library.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
     let parameters = a.parameters.iter().filter_map(|(name, value)| {
         let other = b.parameters.get(name)?;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// The data of one operation on all ranks.
 ///
-/// All values, results and intermediate results are exact in every type, for any order of the ranks.
+/// Values and intermediate results are exact in every type, for any order of the ranks. Only averages of floats are rounded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     pub(crate) arithmetic: Arithmetic,
@@ -123,7 +123,7 @@ impl FromStr for Reduction {
 
 /// A periodic sequence of elements.
 ///
-/// The period is prime, so a block that arrives at the wrong position is noticed: blocks start at multiples of powers of two.
+/// The period is prime, so a block at the wrong position is detected: blocks start at multiples of powers of two.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     arithmetic: Arithmetic,
@@ -132,11 +132,11 @@ pub(crate) struct Pattern {
 
 pub(crate) const PERIOD: usize = 1021;
 
-/// The number of elements to copy at a time, a multiple of the period, so that a large buffer needs no full-size copy.
+/// The maximum number of elements to copy at a time, so that no copy has a large buffer's size. A multiple of the period.
 pub(crate) const BLOCK: usize = 1024 * PERIOD;
 
 impl Pattern {
-    /// Creates a pattern from its elements by index, each in the first bytes.
+    /// Creates a pattern. `element` returns the element at an index, in the first bytes of the array.
     pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
         let bytes = (0..PERIOD).flat_map(|index| element(index).into_iter().take(arithmetic.size()));
         Self { arithmetic, bytes: bytes.collect() }
@@ -147,7 +147,7 @@ impl Pattern {
         self
     }
 
-    /// Returns the bytes of the first `count` elements, at most [`BLOCK`], after which the elements repeat.
+    /// Returns the bytes of the first `count` elements, but of at most [`BLOCK`]: the following blocks are the same.
     pub(crate) fn block(&self, count: usize) -> Vec<u8> {
         let count = count.min(BLOCK);
         let mut block = self.bytes.repeat(count.div_ceil(PERIOD));
@@ -165,7 +165,7 @@ impl Pattern {
         comparison
     }
 
-    /// Compares element by element; numbers may be equal without the same bytes.
+    /// Compares element by element, because numbers may be equal although their bytes differ.
     fn differences(&self, chunk: &[u8]) -> Comparison {
         let (mut comparison, size) = (Comparison::default(), self.arithmetic.size());
         let pairs = chunk.chunks_exact(size).zip(self.bytes.chunks_exact(size));
@@ -198,14 +198,14 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
-    /// The index in the rank's received elements.
+    /// The index among the elements that the rank received.
     pub(crate) offset: usize,
     pub(crate) got: String,
     pub(crate) expected: String,
 }
 
 impl Comparison {
-    /// Adds the comparison of a range that begins `offset` elements after this comparison's range.
+    /// Adds the comparison of a range that begins `offset` elements after the start of this comparison's range.
     pub(crate) fn add(&mut self, other: Self, offset: usize) {
         self.wrong += other.wrong;
         if self.first.is_none() {
@@ -218,7 +218,7 @@ impl Comparison {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Arithmetic {
     pub(crate) data_type: DataType,
-    /// The limit up to which the type represents all whole numbers. Integers have none, as they wrap.
+    /// The number up to which a float type represents all whole numbers; `i64::MAX` for integers, which wrap.
     pub(crate) whole: i64,
     /// The number of times that 1 can be doubled without overflow.
     pub(crate) doublings: usize,
@@ -229,7 +229,7 @@ pub(crate) struct Arithmetic {
 pub(crate) enum Number {
     Integer(i128),
     Float64(f64),
-    /// A float of at most 32 bits, which is shown with fewer digits.
+    /// A float of at most 32 bits, which is shown with fewer digits than a `Float64`.
     Float(f64),
 }
 
@@ -254,7 +254,7 @@ impl Arithmetic {
         self.data_type.size()
     }
 
-    /// Returns the bytes of a whole number, followed by zeros. Integers wrap.
+    /// Returns the bytes of a whole number in this data type, padded with zeros. Integers wrap.
     pub(crate) fn integer(self, value: i64) -> [u8; 8] {
         match self.data_type {
             DataType::Int8 | DataType::Uint8 => padded(&(value as u8).to_ne_bytes()),
@@ -264,7 +264,7 @@ impl Arithmetic {
         }
     }
 
-    /// Returns the bytes of the nearest float, followed by zeros.
+    /// Returns the bytes of the nearest float of this data type, padded with zeros.
     fn float(self, value: f64) -> [u8; 8] {
         let narrow = value as f32;
         match self.data_type {
@@ -277,8 +277,8 @@ impl Arithmetic {
         }
     }
 
-    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse for
-    /// floats. The value is a power of two.
+    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse for floats.
+    /// `value` must be a power of two.
     pub(crate) fn quotient(self, value: i64, divisor: usize) -> [u8; 8] {
         if self.is_integer {
             return self.integer(value / divisor as i64);
@@ -286,7 +286,7 @@ impl Arithmetic {
         self.float(value as f64 * self.number(&self.float(1.0 / divisor as f64)).to_f64())
     }
 
-    /// Returns the number in the first of these bytes.
+    /// Returns the number that the first bytes represent.
     pub(crate) fn number(self, bytes: &[u8]) -> Number {
         let float = |value: f32| Number::Float(value.into());
         let bytes = &bytes[..self.size()];

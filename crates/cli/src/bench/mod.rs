@@ -97,7 +97,7 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     job.run(interrupt, move |job, thread| measure_all(job, thread, &parameters, &output)).map(exit_code)
 }
 
-/// Warns of set variables of nccl-tests: nccl-tests would measure something else.
+/// Warns of set variables of nccl-tests, because this program ignores them.
 fn name_variables_of_nccl_tests() {
     for name in environment().into_keys().filter(|name| name.starts_with("NCCL_TESTS_")) {
         let problem = format!("{name} is ignored: nccl bench does not read the variables of nccl-tests");
@@ -105,8 +105,8 @@ fn name_variables_of_nccl_tests() {
     }
 }
 
-/// Returns the words of a command line with `=` between `--json` or `--csv` and a file that follows. Clap takes a file without `=`
-/// too, but then also the operation of `nccl bench --json all_reduce`.
+/// Returns the words of a command line, with `--json FILE` joined to `--json=FILE`, and likewise for `--csv`. Clap would also
+/// take the operation in `nccl bench --json all_reduce` as a file.
 pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = vec![];
     for word in words {
@@ -125,8 +125,8 @@ pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Runs all measurements as the ranks of a thread, one data type after another. On the thread of rank 0, which prints, returns
-/// whether all results are right; on the others, `true`.
+/// Runs all measurements on the ranks of one thread, one data type after another. The thread of rank 0 prints, and returns
+/// whether all results are correct. Other threads return `true`.
 fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) -> Result<bool> {
     let first = all.first().context("nothing to measure")?;
     let memory = |member| Memory::of(job.local_rank(thread) + member, job.gpus, first.procedure.stream_null);
@@ -158,7 +158,7 @@ fn measure_all(job: &Job, thread: usize, all: &[Parameters], output: &Output) ->
     Ok(is_right)
 }
 
-/// Returns the parameters with the size up to which buffers fit into memory. If none does, rank 0 fails; others get `None`.
+/// Limits the sizes of the parameters to those that fit into memory. If none fits, fails on rank 0 and returns `None` on others.
 fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
     let available = available_bytes(ranks);
     let first = all.first().context("nothing to measure")?;
@@ -183,7 +183,7 @@ fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<
     Ok(Some(all.iter().map(|parameters| Parameters { fitting_bytes, ..parameters.clone() }).collect()))
 }
 
-/// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
+/// Measures all sizes of one data type, one row each. Returns the bytes of GPU memory that the buffers use.
 fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_clock: bool) -> Result<i64> {
     let free = ranks_free_bytes(ranks)?;
     let mut work = Work::new(ranks, &all[0], has_one_clock)?;

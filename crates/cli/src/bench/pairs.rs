@@ -1,4 +1,4 @@
-//! `nccl bench pairs`: bandwidth and latency between every two ranks, as matrices, and as heat maps where slower pairs are darker.
+//! `nccl bench pairs`: bandwidth and latency between every two ranks, as matrices and as heat maps (slower pairs are darker).
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -54,16 +54,16 @@ pub(crate) struct PairsArguments {
 
 const MAX_NAMED: usize = 8;
 
-/// The measurements of a link. The best one counts, because other load only makes measurements worse.
+/// The number of measurements of a link. The best one counts, because other load only makes measurements worse.
 const BATCHES: usize = 10;
 
-/// The elements of a send whose time is the latency: 8 bytes.
+/// The number of elements in each send of a latency measurement: 8 bytes.
 const SHORT: usize = 2;
 
-/// The pairs measured by rank 0, until they are printed.
+/// The pairs measured so far, which rank 0 stores until it prints them.
 type Measured = Arc<Mutex<Option<Pairs>>>;
 
-/// Measures one pair after the other, so that they do not disturb each other.
+/// Measures one pair at a time, so that pairs do not disturb each other.
 pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
@@ -104,7 +104,7 @@ fn take(measured: &Measured) -> Option<Pairs> {
     Some(pairs)
 }
 
-/// Prints the pairs and their problems, then draws the pairs. Returns whether there is no problem.
+/// Prints the pairs and their problems, then draws the pairs. Returns whether there are no problems.
 fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     let printed = output::print(pairs, arguments.json);
     let mut problems = pairs.problems(arguments.min_bandwidth, arguments.max_latency);
@@ -123,7 +123,7 @@ struct Endpoint {
     send: Buffer,
     recv: Buffer,
     data: Data,
-    /// The elements of a long send, and the number of sends of a batch.
+    /// The number of elements in a long send. A batch has `repeats` sends.
     elements: usize,
     repeats: usize,
 }
@@ -247,7 +247,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sends a large buffer and receives 8 bytes as the receipt, or does the opposite.
+    /// Sends a large buffer `repeats` times, then receives 8 bytes as acknowledgment; if `sends` is false, the opposite.
     fn stream(&mut self, rank: &Rank, peer: usize, repeats: usize, sends: bool) -> Result<()> {
         for _ in 0..repeats {
             self.start(rank, peer, self.elements, sends)?;
@@ -285,7 +285,7 @@ struct Pairs {
     launch: String,
     bytes: u64,
     iters: usize,
-    /// `links[a][b]` is the link from rank a to rank b; `None` if a equals b, or before the measurement.
+    /// `links[a][b]` is the link from rank a to rank b; `None` if a equals b, or if it has not been measured.
     links: Vec<Vec<Option<Link>>>,
     ranks: Vec<RankSummary>,
 }
@@ -295,10 +295,10 @@ struct Link {
     /// Half the round-trip time of 8 bytes, the minimum of ten measurements.
     latency_us: f64,
     median_latency_us: f64,
-    /// In GB/s, the maximum of ten measurements.
+    /// The bandwidth in GB/s, the maximum of ten measurements.
     bandwidth: f64,
     median_bandwidth: f64,
-    /// The mismatches of one send.
+    /// The number of mismatches in one send.
     wrong: u64,
     first_wrong: Option<u64>,
 }
@@ -310,7 +310,7 @@ struct RankSummary {
     latency_us: Option<f64>,
     /// The median of its bandwidths in both directions.
     bandwidth: Option<f64>,
-    /// The mismatches in the elements that it sent.
+    /// The number of mismatches in the elements that it sent.
     wrong: u64,
     /// Set if its median latency or bandwidth is worse than the median of all links by [`SLOW`].
     is_slow: bool,
@@ -401,7 +401,7 @@ fn elements(number: u64) -> String {
     if number == 1 { "1 element".into() } else { format!("{number} elements") }
 }
 
-/// Returns the medians of latency and bandwidth, the upper of two middle values; `None` without links.
+/// Returns the median latency and bandwidth, or `None` without links. Of two middle values, the higher one is the median.
 fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) -> Option<(f64, f64)> {
     let median = |value: fn(&Link) -> f64| {
         let mut values = links.clone().map(|(_, _, link)| value(link)).sorted_by(f64::total_cmp);
@@ -412,20 +412,20 @@ fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) ->
 
 /// The maximum number of ranks for which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
-/// The minimum width of a matrix.
+/// The approximate width of a matrix in pixels. With more than 80 ranks, it is wider.
 const WIDTH: i32 = 480;
-/// The space for a matrix's title, and the ranks at its top and left.
+/// The space above a matrix for its title and rank numbers; `SIDE` is the space at its left.
 const HEAD: i32 = 96;
 const SIDE: i32 = 62;
 const MARGIN: i32 = 20;
-/// The space for the scale below.
+/// The space below a matrix for its scale.
 const FOOT: i32 = 66;
 
-/// The colors of a scale, from the best value to the worst, which differ in brightness too.
+/// The colors of a scale, from the best value to the worst, in decreasing brightness.
 const SCALE: [(u8, u8, u8); 5] =
     [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
 
-/// Not the color of the background, which differs in dark mode.
+/// The color of text on dark cells: not the background's white, which dark mode replaces.
 const NEARLY_WHITE: RGBColor = RGBColor(254, 254, 254);
 
 struct Map<'a> {

@@ -27,7 +27,7 @@ pub(crate) struct Parameters {
     /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
     pub(crate) min_bytes: u64,
-    /// The requested largest size, and the largest size that fits into memory.
+    /// The largest requested size; `fitting_bytes` is the largest size that fits into memory.
     pub(crate) max_bytes: u64,
     pub(crate) fitting_bytes: u64,
     pub(crate) step: Step,
@@ -47,7 +47,7 @@ pub(crate) enum Step {
 impl Parameters {
     /// Returns the parameters for every selected data type, reduction and root. The error names the values that conflict.
     ///
-    /// `threads` is the number of threads of each process if each thread has one rank.
+    /// `threads` is the number of threads of each process unless `--nthreads` or `--ngpus` is given.
     pub(crate) fn new(
         arguments: &MeasureArguments,
         gpus: usize,
@@ -144,12 +144,12 @@ impl Parameters {
         conflict.map_or(Ok(()), |(_, problem)| Err(problem.into()))
     }
 
-    /// Returns the limit of the sizes: the requested limit, or the limit by memory.
+    /// Returns the limit of the sizes: the requested one or, if smaller, the one set by memory.
     pub(crate) fn largest(&self) -> u64 {
         self.max_bytes.min(self.fitting_bytes)
     }
 
-    /// Returns the line of nccl-tests about sizes that do not fit into memory, if there are any.
+    /// Returns the note of nccl-tests about a reduced limit, if not all sizes fit into memory.
     pub(crate) fn reduction(&self) -> Option<String> {
         let bytes = self.fitting_bytes;
         (bytes < self.max_bytes).then(|| format!("Reducing maxBytes to {bytes} due to memory limitation"))
@@ -187,17 +187,17 @@ impl Parameters {
         Self { step: Step::Factor(2), max_bytes: self.last_size(), ..self.clone() }.sizes()
     }
 
-    /// Returns the root, `None` for an operation without one.
+    /// Returns the root, or `None` for an operation without one.
     pub(crate) fn root(&self) -> Option<usize> {
         self.benchmark.operation().has_root().then_some(self.root)
     }
 
-    /// Returns the reduction, `None` for an operation without one.
+    /// Returns the reduction, or `None` for an operation without one.
     pub(crate) fn op(&self) -> Option<Reduction> {
         self.benchmark.operation().reduces.then_some(self.op)
     }
 
-    /// Returns the reduction as nccl-tests prints it, which names one for sendrecv too.
+    /// Returns the reduction as nccl-tests prints it, even for sendrecv, which reduces nothing.
     pub(crate) fn op_name(&self) -> String {
         match self.benchmark {
             Benchmark::HyperCube => String::new(),

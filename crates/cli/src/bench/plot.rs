@@ -1,4 +1,4 @@
-//! `nccl bench plot`: bandwidth and time against size, of one or several results; and SVG for light and dark backgrounds.
+//! `nccl bench plot`: plots bandwidth and time against size, as SVG for light and dark backgrounds.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     file::write(file, draw(&all, statistic)?.as_bytes())
 }
 
-/// Returns the point of a row, or its figures if logarithmic axes cannot show them.
+/// Returns the point of a row. Fails with the row's values if logarithmic axes cannot show them.
 fn point(report: &Report, row: &Row, statistic: Statistic) -> Result<Point, String> {
     let measured = row.measured().next().ok_or("not measured")?;
     let time_us = statistic.time_us(measured);
@@ -118,7 +118,7 @@ const HEIGHT: u32 = 400;
 const LINE: u32 = 24;
 const MARGIN: u32 = 14;
 
-/// Draws series, at least one with a point.
+/// Draws the series, of which at least one must have a point.
 fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
     picture((WIDTH, HEIGHT + LINE * series.len() as u32 + MARGIN), |area| {
         let (charts, legend) = area.split_vertically(HEIGHT);
@@ -174,21 +174,21 @@ fn chart(
     Ok(())
 }
 
-/// Returns the whole powers that enclose these powers, so that the axes begin and end with a label.
+/// Returns the closest integers that enclose these exponents, so that an axis begins and ends with a label.
 fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
     let (least, most) = of_values.minmax_by(f64::total_cmp).into_option().unwrap_or_default();
     let (least, most) = (least.floor() as i32, most.ceil() as i32);
     (least, most.max(least + 1))
 }
 
-/// An axis of powers. The logarithmic scale of the crate plotters loops forever for values that are far apart.
+/// A linear axis of exponents. The logarithmic scale of the crate `plotters` loops forever if values are far apart.
 struct Axis {
     powers: RangedCoordf64,
     labels: Vec<f64>,
 }
 
 impl Axis {
-    /// Creates an axis from one power to another, with approximately the given maximum number of labels.
+    /// Creates an axis from one exponent to another, with at most about `labels` labels.
     fn new((least, most): (i32, i32), labels: i32) -> Self {
         let step = (most - least) / (labels + 1) + 1;
         let labels = (least..=most).step_by(step as usize).map(f64::from).collect();
@@ -248,7 +248,7 @@ const SERIES: [RGBColor; 8] = [
     RGBColor(0x57, 0x60, 0x6a),
 ];
 
-/// The replacements of these colors on a dark background.
+/// The replacements of `BACKGROUND`, `FOREGROUND`, `GRID` and `SERIES` in dark mode, in this order.
 const DARK: [&str; 11] = [
     "#15181d", "#e6e8eb", "#363c45", "#63a9f5", "#fb9157", "#5fd08a", "#d68be6", "#e3b341", "#4fc3dc",
     "#f583b1", "#a8b1bb",

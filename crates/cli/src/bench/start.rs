@@ -55,7 +55,7 @@ pub(crate) enum Backend {
     Cpu,
 }
 
-/// The ranks before they are started: the launcher, if there is one, and the implementation of NCCL.
+/// The state before the ranks are started: the launcher, if there is one, and the implementation of NCCL.
 pub(crate) struct Start<'a> {
     arguments: &'a RankArguments,
     pub(crate) launch: Option<Launch>,
@@ -69,7 +69,7 @@ pub(crate) struct Start<'a> {
 impl<'a> Start<'a> {
     /// Reads the launcher's variables and loads NCCL.
     ///
-    /// Fails if a launcher does not define the rank of this process: each process would measure alone.
+    /// Fails if a launcher does not define this process's rank, because each process would measure alone.
     pub(crate) fn new(arguments: &'a RankArguments, backend: Option<Backend>) -> Result<Self> {
         let launch = match Launch::from_env() {
             Ok(launch) => Some(launch).filter(|launch| launch.size() > 1),
@@ -86,8 +86,8 @@ impl<'a> Start<'a> {
         Ok(Self { arguments, launch, nccl, gpus, fallback })
     }
 
-    /// Returns the number of processes and of threads in each, if each thread has one rank: the number of ranks that the user
-    /// or the launcher has chosen, or the number of GPUs.
+    /// Returns the number of processes, and the number of threads in each if a thread has one rank. Their product is the number
+    /// of ranks that the user or the launcher selected, or else the number of GPUs, or else 2.
     pub(crate) fn processes_and_threads(&self) -> (usize, usize) {
         let ranks = self.arguments.ranks.unwrap_or(if self.gpus == 0 { 2 } else { self.gpus });
         match &self.launch {
@@ -97,7 +97,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Joins the job. With `--processes`, several ranks and no launcher, becomes `nccl run`, which starts it again as each rank.
+    /// Joins the job. With `--processes`, several ranks and no launcher, replaces this process by `nccl run` of this program.
     pub(crate) fn join(self, threads: usize, ranks_per_thread: usize) -> Result<Job> {
         let (processes, _) = self.processes_and_threads();
         let ranks = threads * ranks_per_thread;
@@ -150,7 +150,7 @@ impl<'a> Start<'a> {
     }
 }
 
-/// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
+/// Reports a failure to the other ranks if there is a launcher, so that they do not wait for this rank.
 pub(crate) fn check<T, E: Display>(launch: &Option<Launch>, result: Result<T, E>) -> Result<T, E> {
     result.inspect_err(|error| {
         if let Some(launch) = launch {
@@ -160,8 +160,8 @@ pub(crate) fn check<T, E: Display>(launch: &Option<Launch>, result: Result<T, E>
     })
 }
 
-/// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU backend; with
-/// the number of GPUs, and the reason for a CPU backend that the user did not select.
+/// Returns the implementation that the user selected, or else NCCL if a library and a GPU are available, or else the CPU backend.
+/// Also returns the number of GPUs, and the reason for falling back to the CPU backend.
 fn implementation(
     arguments: &RankArguments,
     backend: Option<Backend>,
@@ -213,10 +213,10 @@ pub(crate) struct Job {
     pub(crate) size: usize,
     /// The number of GPUs of this host that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
-    /// `threads`, `processes`, or the name of the launcher.
+    /// The start method of the ranks: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
     pub(crate) fallback: Option<String>,
-    /// The first rank of this process, and its number among the ranks of its host.
+    /// The first rank of this process; `local_first` is its index among the ranks of its host.
     first: usize,
     local_first: usize,
     threads: usize,
@@ -234,15 +234,15 @@ impl Job {
         self.first + thread * self.ranks_per_thread
     }
 
-    /// Returns the number of that rank among the ranks of its host.
+    /// Returns the index of a thread's first rank among the ranks of its host.
     pub(crate) fn local_rank(&self, thread: usize) -> usize {
         self.local_first + thread * self.ranks_per_thread
     }
 
-    /// Calls `work` on each thread of this process, with the number of the thread. Returns whether all of them returned `true`.
+    /// Starts the threads, and calls `work` on each with the thread's number. Returns whether all calls returned `true`.
     ///
     /// The first error, or a signal, ends the process, because the other threads may block in NCCL forever. `complete` is called
-    /// before, so that measurements are not lost.
+    /// first, so that measurements are not lost.
     pub(crate) fn run(
         &self,
         complete: impl Fn() + Clone + Send + 'static,
@@ -294,8 +294,8 @@ fn end_on_signals(complete: impl Fn() + Send + 'static) -> Result<()> {
     thread::Builder::new().name("signals".into()).spawn(wait).map(drop).context("cannot start a thread")
 }
 
-/// Waits for the signal that a launcher sends when another rank has failed or the job is interrupted: this rank's own failure
-/// may only be a consequence. Returns if there is none.
+/// Waits for the signal that a launcher sends if another rank fails or the job is interrupted, because this rank's own failure
+/// may only be a consequence. Returns after 100 ms without a signal.
 fn let_signal_come_first() {
     const LIMIT: Duration = Duration::from_millis(100);
 
@@ -306,7 +306,7 @@ fn let_signal_come_first() {
     }
 }
 
-/// Returns a count of operations. If it does not change within the timeout, `expire` is called on a separate thread.
+/// Returns a counter for operations. If the count does not change within the timeout, `expire` is called on a separate thread.
 pub(crate) fn watch(timeout: Duration, expire: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicU64>> {
     const MAX_POLL: Duration = Duration::from_millis(100);
 

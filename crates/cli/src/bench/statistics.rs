@@ -65,18 +65,18 @@ pub(crate) fn median(times: &[u64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// A statistic of the times of a row, the same for all compared results.
+/// The statistic that represents a row's time, the same for all compared results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
     /// The median of single iterations, which is less sensitive to noise than the mean.
     Median,
-    /// The mean of the loop, as in the measurement's table, if a result lacks times of single iterations.
+    /// The mean over all iterations, as in the table. It is used if a result lacks times of single iterations.
     Mean,
 }
 
 impl Statistic {
-    /// Returns the statistic that all rows of the results have.
+    /// Returns the median if all rows of the results have one, or else the mean.
     pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
         // If ranks are missing, the longest time is unknown.
         let has_median = |report: &Report| {
@@ -92,15 +92,15 @@ impl Statistic {
         median_iteration(measured).filter(|_| self == Self::Median).unwrap_or(measured.time_us)
     }
 
-    /// Returns the ratios of one side's fastest iteration to the other side's median, and vice versa: noise makes iterations
-    /// longer, never shorter. `None` without times of iterations.
+    /// Returns the ratio of `one`'s fastest iteration to `two`'s median, and of `one`'s median to `two`'s fastest iteration:
+    /// noise only makes iterations longer. `None` without times of iterations.
     pub(crate) fn spread(self, one: &Measured, two: &Measured) -> Option<(f64, f64)> {
         let fastest = |measured| slowest_rank(measured, |rank| rank.min_us).filter(|_| self == Self::Median);
         Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
     }
 }
 
-/// Formats a number with the given number of digits, at most `decimals` of them after the point.
+/// Formats a number with `digits` significant digits, at most `decimals` of them after the decimal point.
 pub(crate) fn digits(value: f64, digits: i32, decimals: i32) -> String {
     let needed = f64::from(digits - 1) - value.abs().log10().floor();
     format!("{value:.*}", needed.clamp(0.0, decimals.into()) as usize)
@@ -119,7 +119,7 @@ fn median_iteration(measured: &Measured) -> Option<f64> {
     slowest_rank(measured, |rank| rank.median_us)
 }
 
-/// Returns the longest time of the ranks: an operation has ended when the last one has its result.
+/// Returns the longest time of the ranks: an operation has ended when the last rank has its result.
 fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f64> {
     measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
 }

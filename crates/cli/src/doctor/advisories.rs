@@ -16,29 +16,29 @@ use crate::system::System;
 static ALL: LazyLock<Vec<Advisory>> =
     LazyLock::new(|| serde_json::from_str(include_str!("advisories.json")).unwrap_or_default());
 
-/// An entry of the file. It holds if all its conditions hold.
+/// An entry of `advisories.json`. It holds if all its conditions hold.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advisory {
     id: String,
     level: Level,
     releases: Range<Text<Version>>,
-    /// A whole name, as `uname -m` prints it.
+    /// The architecture's whole name, as `uname -m` prints it.
     architecture: Option<String>,
-    /// A part of the name of a GPU.
+    /// A part of a GPU's name.
     gpu: Option<String>,
-    /// The series of the driver's versions: `570` for 570.133.20.
+    /// The driver's series, such as `570` for 570.133.20.
     #[serde(default)]
     driver: Range<u32>,
     /// The newest CUDA version that the driver supports.
     #[serde(default)]
     driver_cuda: Range<Text<Cuda>>,
-    /// Variables that have these values.
+    /// Variables that must have these values.
     #[serde(default)]
     setting: BTreeMap<String, String>,
-    /// A variable that has any value.
+    /// A variable that must have a value.
     setting_present: Option<String>,
-    /// Variables that prevent the failure with these values.
+    /// Settings, each of which prevents the failure.
     #[serde(default)]
     unless_setting: BTreeMap<String, String>,
     path: Option<String>,
@@ -72,8 +72,7 @@ struct Range<T> {
 }
 
 impl<T: PartialOrd> Range<T> {
-    /// Returns whether the range has the value. A range without bounds has every value, including an unknown one. Otherwise
-    /// returns `None` for an unknown value.
+    /// Returns whether the range contains the value. For an unknown value: `true` if the range has no bounds, otherwise `None`.
     fn has(&self, value: Option<T>) -> Option<bool> {
         if self.from.is_none() && self.before.is_none() {
             return Some(true);
@@ -126,7 +125,7 @@ impl Advisory {
     }
 }
 
-/// Returns whether a file of this name, in any subdirectory of this directory, has this line.
+/// Returns whether any subdirectory of `directory` has a file of this name that contains only `line`.
 fn any_has(system: &System, directory: &str, file: &str, line: &str) -> bool {
     system.children(directory).iter().any(|one| system.line(one.join(file)).as_deref() == Some(line))
 }

@@ -28,13 +28,13 @@ use crate::{library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The time between two checks whether the child has exited.
+/// The time between two checks of whether the child has exited.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The time limit for reading the streams of a child that has exited, because its descendants may keep them open.
 const GRACE: Duration = Duration::from_secs(1);
-/// The limit for each of the child's streams.
+/// The maximum number of bytes read from each of the child's streams.
 const LONGEST: u64 = 1 << 20;
-/// The variables that name plugins, with the prefix of the file's name.
+/// The variables that name plugins, each with the prefix of the plugin's file name.
 const PLUGINS: [(&str, &str); 6] = [
     ("NCCL_NET_PLUGIN", "libnccl-net"),
     ("NCCL_TUNER_PLUGIN", "libnccl-tuner"),
@@ -118,7 +118,7 @@ fn wait(mut child: Child, limit: Duration) -> ChildReport {
     ChildReport { probe: Probe { log, failure, ..report.probe }, loaded, ..report }
 }
 
-/// Returns the last NCCL file that a process has mapped.
+/// Returns the last NCCL file among the child's mappings.
 fn last_loaded(child: &Child) -> Option<String> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).ok()?;
     let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
@@ -189,7 +189,7 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the reasons why plugins cannot be loaded, by the variable that requests them. `value` returns a variable's value.
+/// Returns the reasons why plugins cannot be loaded, by the variable that names them. `value` returns a variable's value.
 fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     let mut problems = BTreeMap::new();
     for (variable, prefix) in PLUGINS {
@@ -207,7 +207,7 @@ fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
     problems
 }
 
-/// Returns the library's values of set variables that have a parameter.
+/// Returns the values of the library's parameters for set variables.
 fn parameters<'a>(nccl: &Nccl, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
     let Ok(parameters) = nccl.parameters() else { return BTreeMap::new() };
     let names = names.filter(|name| name.starts_with("NCCL_") && !is_forced(name));
@@ -234,7 +234,7 @@ pub(super) const FORCED: [(&str, &str); 3] =
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Probe {
-    /// `None` if the process exited before this step.
+    /// The call of `ncclGetUniqueId`; `None` if the process exited before it.
     pub(crate) call: Option<Call>,
     /// The reasons why plugins cannot be loaded, by variable.
     pub(crate) plugins: BTreeMap<String, String>,
@@ -244,7 +244,7 @@ pub(crate) struct Probe {
     pub(crate) failure: Option<String>,
 }
 
-/// The result of `ncclGetUniqueId`, and its effect.
+/// The result and the effects of `ncclGetUniqueId`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) id: Option<Vec<u8>>,
@@ -269,7 +269,7 @@ impl Probe {
         Some((name, address.split('%').next()?.parse().ok()?))
     }
 
-    /// Returns the cause of the process's failure: its exit status, the library's warnings, and its own error.
+    /// Returns the reasons for the child's failure: its exit status, the library's warnings, and its own errors.
     pub(super) fn reasons(&self) -> String {
         let failure = self.failure.as_deref().unwrap_or("the process printed no result");
         let errors = self.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
@@ -282,7 +282,7 @@ impl Probe {
         warnings.filter(|text| !text.starts_with("Cuda failure")).dedup().take(3).collect()
     }
 
-    /// Returns the variables that the CPU backend and the CUDA emulation reject.
+    /// Returns the messages of the CPU backend and the CUDA emulation about rejected variables.
     pub(crate) fn rejected_variables(&self) -> BTreeSet<&str> {
         let lines = self.log.iter().filter(|line| line.starts_with("libnccl"));
         let texts = lines.filter_map(|line| Some(line.split_once(": ")?.1));
@@ -302,12 +302,12 @@ impl Probe {
     }
 }
 
-/// Returns whether the child has a different value of the variable than a job.
+/// Returns whether a variable has a different value in the child than in a job.
 pub(crate) fn is_forced(name: &str) -> bool {
     FORCED.iter().any(|(forced, _)| *forced == name)
 }
 
-/// Reads the socket address in a unique id. It is at the beginning or, since NCCL 2.16, after a random number of 8 bytes.
+/// Reads the socket address in a unique id. The address is at the beginning or, since NCCL 2.16, after an 8-byte random number.
 fn socket_address(id: &[u8]) -> Option<(IpAddr, u16)> {
     let at = |offset: usize| {
         let address = id.get(offset..offset + 28)?;

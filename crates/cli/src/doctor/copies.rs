@@ -17,9 +17,9 @@ use crate::system::System;
 
 /// The maximum number of processes whose mappings are read.
 const PROCESSES: usize = 1024;
-/// The minimum size of mapped libraries that are searched for NCCL's functions: NCCL's GPU code is larger.
+/// The minimum size of a mapped library that is searched for NCCL's functions. NCCL's GPU code is larger.
 const LARGE: u64 = 32 << 20;
-/// The library of PyTorch that may contain NCCL, in a directory of Python packages.
+/// The PyTorch library that may contain NCCL, relative to a directory of Python packages.
 const PYTORCH: &str = "torch/lib/libtorch_cuda.so";
 
 /// An NCCL file, or a library that contains NCCL.
@@ -175,7 +175,7 @@ fn directories(system: &System) -> Vec<PathBuf> {
     directories
 }
 
-/// Returns the copies in those directories and in Python packages, each file once.
+/// Returns the copies in `directories` and in Python packages, each file once.
 fn on_machine(system: &System) -> impl Iterator<Item = Copy> {
     let in_directories =
         directories(system).into_iter().flat_map(|directory| NAMES.map(|name| directory.join(name)));
@@ -193,7 +193,7 @@ fn on_machine(system: &System) -> impl Iterator<Item = Copy> {
 struct Package {
     name: String,
     version: String,
-    /// The size of the package's library.
+    /// The size of the package's library, according to the metadata.
     size: Option<u64>,
 }
 

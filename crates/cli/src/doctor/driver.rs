@@ -16,7 +16,7 @@ use crate::system::System;
 pub(crate) struct Driver {
     pub(crate) library: String,
     pub(crate) loaded: bool,
-    /// The file, if it is libnccl's CUDA emulation and not NVIDIA's.
+    /// The driver's file, if it is libnccl's CUDA emulation.
     pub(crate) stand_in: Option<PathBuf>,
     /// The number of GPUs, or of the emulation's devices.
     pub(crate) gpus: usize,
@@ -48,7 +48,7 @@ impl Driver {
         }
     }
 
-    /// Returns a driver whose process exited for this reason, or could not be started.
+    /// Returns an unknown driver: the process that queries it failed or could not be started.
     pub(super) fn failed(problem: String, is_unqueried: bool) -> Self {
         Self { library: library::DRIVER.into(), problem: Some(problem), is_unqueried, ..Self::default() }
     }
@@ -115,7 +115,7 @@ impl Driver {
     }
 }
 
-/// Returns the PCI addresses of NVIDIA's GPUs.
+/// Returns the sysfs directories of NVIDIA's GPUs.
 pub(crate) fn nvidia_devices(system: &System) -> Vec<PathBuf> {
     let devices = system.children("/sys/bus/pci/devices").into_iter();
     let is_gpu = |device: &PathBuf| {
@@ -127,8 +127,8 @@ pub(crate) fn nvidia_devices(system: &System) -> Vec<PathBuf> {
     devices.filter(is_gpu).collect()
 }
 
-/// Reads the version in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  ...`. Open modules have
-/// `Open Kernel Module for x86_64`.
+/// Reads the kernel module's version in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  ...`. Open modules have
+/// `Open Kernel Module for x86_64` there.
 fn module(system: &System) -> Option<String> {
     let version = system.read("/proc/driver/nvidia/version")?;
     let is_release =
@@ -184,7 +184,7 @@ pub(super) fn devices(examined: &Examined) -> Vec<Finding> {
     or_ok(findings, || format!("GPUs on the PCI bus: {present}; NUMA nodes: {numa_nodes}"))
 }
 
-/// Checks the files through which processes reach the driver: a container may lack some, unless CUDA sees GPUs.
+/// Checks the driver's device files, some of which a container may lack. Checks nothing if CUDA sees GPUs.
 fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
     if driver.module.is_none() || driver.stand_in.is_some() || driver.problem.is_none() {
         return Vec::new();
@@ -206,7 +206,7 @@ fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
     names.iter().filter_map(finding).collect()
 }
 
-/// Judges the files for the GPU partitions (MIG) that the job is configured to use.
+/// Checks the device files for GPU partitions (MIG), if the job is configured to use any.
 fn partition_files(system: &System) -> Option<Finding> {
     let name = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
         .into_iter()
@@ -218,7 +218,7 @@ fn partition_files(system: &System) -> Option<Finding> {
     (!is_there).then(|| Finding::problem(format!("{name} {text}"), advice))
 }
 
-/// Judges the channels through which GPUs of several machines share memory, if there is NVLink between the machines.
+/// Checks the IMEX channels, through which GPUs share memory if NVLink connects their machines.
 fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> Option<Finding> {
     let has_nvlink =
         ["GB200", "GB300"].iter().any(|model| driver.models.iter().any(|name| name.contains(model)));
@@ -238,8 +238,8 @@ fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> O
     Some(Finding::warning(format!("{IMEX}/{first}: this user cannot use it: {error}"), advice))
 }
 
-/// Judges `CUDA_VISIBLE_DEVICES`, which may be empty to hide all GPUs. CUDA ignores all entries after the first invalid one, and
-/// sees no GPU if an entry is repeated.
+/// Checks `CUDA_VISIBLE_DEVICES`. An empty value hides all GPUs. CUDA ignores the first invalid entry and all entries after it,
+/// and sees no GPU if an entry is repeated.
 fn visible(system: &System, gpus: usize) -> Option<Finding> {
     let text = system.environment.get("CUDA_VISIBLE_DEVICES")?;
     let named = format!("CUDA_VISIBLE_DEVICES={text}");

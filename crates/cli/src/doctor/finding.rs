@@ -46,7 +46,7 @@ impl Finding {
     }
 }
 
-/// Returns the findings or, if there are none, one that nothing is wrong.
+/// Returns the findings or, if there are none, one of level [`Level::Ok`].
 pub(super) fn or_ok(findings: Vec<Finding>, text: impl FnOnce() -> String) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok(text())] } else { findings }
 }

@@ -1,4 +1,4 @@
-//! The library that a program loads, and the reason.
+//! The library that a program loads, and how it is found.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the c
 pub(crate) struct Search {
     pub(crate) library: Option<Library>,
     pub(crate) error: Option<String>,
-    /// The places that were searched before, with the failed attempts; a place may be empty.
+    /// The failed attempts to load a library, in search order; an attempt may have no path.
     pub(crate) tried: Vec<Tried>,
     pub(super) named: Option<Named>,
-    /// The finding with advice if the search itself was not completed.
+    /// The finding if the search was not completed.
     #[serde(skip)]
     pub(super) unfinished: Option<Finding>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Library {
     #[serde(flatten)]
     pub(crate) identity: Identity,
     pub(crate) unique_id: Check,
-    /// The lines of the library's log about settings, and its warnings.
+    /// The library's warnings, and the lines of its log about settings.
     pub(crate) log: Vec<String>,
     pub(crate) missing_functions: Vec<Missing>,
     /// Other libnccl files in this process, whose symbols may interfere with this library's.
@@ -184,7 +184,7 @@ impl Library {
         }
     }
 
-    /// Adds the data of its file, and the result of its use.
+    /// Adds the data in the library's file, and the results of the child process.
     pub(super) fn with(mut self, probe: Probe) -> Self {
         self.file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
         (self.cuda, self.identity) = (self.file.cuda.map(Text), self.file.identity.clone());
@@ -195,13 +195,13 @@ impl Library {
         Self { probe, ..self }
     }
 
-    /// Returns whether it needs NVIDIA's driver. AMD's library needs another driver.
+    /// Returns whether the library needs NVIDIA's driver. AMD's library needs another driver.
     pub(crate) fn needs_driver(&self) -> bool {
         let is_rccl = self.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("librccl"));
         self.memory == MemorySpace::Device.to_string() && !is_rccl
     }
 
-    /// Returns whether its ranks may be on several machines. The CPU backend's ranks are on one machine.
+    /// Returns whether the library can connect several machines, unlike the CPU backend.
     pub(crate) fn needs_network(&self) -> bool {
         self.memory == MemorySpace::Device.to_string() && !self.file.is_cpu_backend
     }
@@ -289,7 +289,7 @@ impl Tried {
         exists.then(|| (self.text(), format!("repair or remove {} ({})", path.display(), self.source)))
     }
 
-    /// Returns the missing dependency because of which an existing library cannot be loaded.
+    /// Returns the missing dependency that prevents the library from being loaded.
     fn absent_dependency(&self) -> Option<&str> {
         Some(self.problem.strip_prefix("it needs ")?.split_once(", which cannot be opened")?.0)
     }

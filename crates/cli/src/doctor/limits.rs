@@ -10,11 +10,11 @@ use crate::system::{MEMORY_LIMITS, MEMORY_USES, SharedMemory, System};
 const MIB: u64 = 1 << 20;
 /// The size below which /dev/shm counts as too small. Docker's default is 64 MiB.
 const SMALL_SHARED_MEMORY: u64 = 512 * MIB;
-/// The files in /dev/shm that the ranks of one machine may need.
+/// The number of files in /dev/shm that the ranks of one machine may need.
 const FEW_SHARED_FILES: u64 = 256;
-/// The open files that the ranks of one machine may need.
+/// The number of open files that the ranks of one machine may need.
 const FEW_FILES: u64 = 4096;
-/// The processes and threads that a rank may need.
+/// The number of processes and threads that a rank may need.
 const FEW_THREADS: u64 = 256;
 /// The host memory that a rank may need.
 const LITTLE_MEMORY: u64 = 1024 * MIB;
@@ -82,7 +82,7 @@ fn locked_memory(system: &System, rdma: bool) -> Finding {
     if soft < 64 * MIB { Finding::problem(text, advice) } else { Finding::warning(text, advice) }
 }
 
-/// Judges the hard limit, to which NCCL raises the soft one.
+/// Checks the hard limit of open files, to which NCCL raises the soft limit.
 fn open_files(system: &System) -> Finding {
     let Rlimit { current, maximum } = system.open_files;
     let shown = |limit: Option<u64>| limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string());

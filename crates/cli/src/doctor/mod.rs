@@ -121,7 +121,7 @@ struct Report {
     library: Option<Library>,
     /// The reason why no library was loaded.
     error: Option<String>,
-    /// The places that were searched before, with the failed attempts; a place may be empty.
+    /// The failed attempts to load a library, in search order; an attempt may have no path.
     tried: Vec<Tried>,
     /// The version of the header that the bindings were generated from.
     header_version: String,

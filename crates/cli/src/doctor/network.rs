@@ -115,7 +115,7 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     findings
 }
 
-/// Returns the address of lo through which others may reach this machine, if no other interface has an address.
+/// Returns the non-loopback address of the interface lo, if no other interface has an address.
 fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
     let mut with_address = all.iter().filter(|interface| !interface.addresses.is_empty());
     let interface = with_address.next().filter(|interface| interface.name == "lo")?;
@@ -148,7 +148,7 @@ fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
     is_other.then(|| finding(text, advice))
 }
 
-/// A list of prefixes, separated by commas. `^` excludes them, and `=` makes them whole names.
+/// A comma-separated list of prefixes. A leading `^` excludes them, and a leading `=` makes them whole names.
 struct List<'a> {
     excludes: bool,
     is_exact: bool,
@@ -237,7 +237,7 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Judges whether network cards can access GPU memory: through a kernel module, or through DMA-BUF (Linux 5.12 and newer).
+/// Checks whether network cards can access GPU memory: through a kernel module, or through DMA-BUF (Linux 5.12 and newer).
 fn direct(system: &System) -> Finding {
     let module = ["nvidia_peermem", "nv_peer_mem"]
         .into_iter()
@@ -257,11 +257,11 @@ fn direct(system: &System) -> Finding {
 }
 
 const RAS_ADDRESS: &str = "localhost:28028";
-/// The time limit for a connection, and for its reply. A stopped process accepts connections and never responds.
+/// The time limit for connecting, and for the reply. A stopped process accepts connections but never replies.
 const REPLY_LIMIT: Duration = Duration::from_millis(100);
 const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Judges the port on which a running job serves RAS requests.
+/// Checks whether the RAS port is free, or used by a job or another program.
 pub(super) fn ras(settings: &Settings) -> Finding {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
         let set = settings.text("NCCL_RAS_ENABLE");
@@ -291,7 +291,7 @@ pub(super) fn ras(settings: &Settings) -> Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RasPort {
-    /// Neither a connection nor a refusal.
+    /// The connection was neither accepted nor refused.
     Unknown,
     Free,
     Silent,

@@ -1,7 +1,7 @@
-//! Checks of set variables: of their names against the library's variables, of their values against NCCL's parsers, and of NCCL's
-//! configuration files.
+//! Checks of NCCL's configuration files, and of the names and values of set variables.
 //!
-//! NCCL parses most variables when it creates a communicator, which needs a GPU. These rules are derived from its source code.
+//! NCCL parses most values only when it creates a communicator, which needs a GPU. The rules for values are therefore derived
+//! from NCCL's source code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{Examined, network};
 use crate::nccl_file::{KNOWN, Variables};
 use crate::settings::{ConfigurationFile, Line, Origin, Setting, Settings, integer, taken_literally};
 
-/// The similarity from which a name counts as misspelled.
+/// The minimum similarity between an unknown and a known name that suggests a misspelling.
 const LIKE: f64 = 0.7;
 
 /// Debugging switches, which cost performance.
@@ -106,7 +106,7 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     (likeness >= LIKE).then_some(best)
 }
 
-/// Returns the findings about files; `unread` has the settings of files that the library did not read.
+/// Returns the findings about configuration files. `unread` has the settings that the library did not read.
 pub(super) fn files(
     &Examined { settings, library, .. }: &Examined,
     unread: &[(String, PathBuf)],
@@ -186,7 +186,7 @@ fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
 
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
-/// The integer variables without a default in the table.
+/// The integer variables that have no default in [`KNOWN`].
 const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
 
 fn of_values(examined: &Examined) -> Vec<Finding> {
@@ -222,7 +222,7 @@ fn of_values(examined: &Examined) -> Vec<Finding> {
     findings
 }
 
-/// Parses a variable that the CPU backend reads only in an operation.
+/// Checks a variable that the CPU backend reads only during an operation.
 fn of_cpu_backend(name: &str, value: &str) -> Option<Finding> {
     let (is_valid, expected) = match name {
         STRICT | STACKS => (["0", "1"].contains(&value), "0 or 1".to_owned()),
@@ -284,7 +284,7 @@ impl Examined<'_> {
         }
     }
 
-    /// Judges a file that NCCL reads.
+    /// Checks a file that NCCL reads.
     fn file(&self, name: &str, value: &str) -> Option<Finding> {
         if self.system.is_readable_file(value) {
             return None;
@@ -299,7 +299,7 @@ impl Examined<'_> {
         Some(fault(text, format!("correct the name, or unset {name}")))
     }
 
-    /// Judges a file that NCCL writes.
+    /// Checks a file that NCCL writes.
     fn output(&self, value: &str) -> Option<Finding> {
         let directory = Path::new(value).parent()?;
         let is_plain = value.starts_with('/') && !directory.to_string_lossy().contains('%');
@@ -308,7 +308,7 @@ impl Examined<'_> {
         Some(Finding::warning(text, "make the directory, or name a file in another one"))
     }
 
-    /// Judges a list of words that may begin with `^`, or several of them for functions: `LL;allreduce:^LL128,Simple`.
+    /// Checks a list of words, which may begin with `^`, or a list for each function: `LL;allreduce:^LL128,Simple`.
     fn words(&self, value: &str, words: &[&str]) -> Option<Finding> {
         let is = |text: &&str, words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
         let mut unknown = Vec::new();
@@ -384,7 +384,7 @@ fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Finding> {
     (!words.iter().any(is)).then(fault)
 }
 
-/// Judges a level: a word in upper case, or an old number from 0 to 4.
+/// Checks a level: an upper-case word or, in the old syntax, a number from 0 to 4.
 fn level(value: &str) -> Option<Finding> {
     let advice = format!("use {}", LEVELS.join(", "));
     match value.starts_with(|digit: char| digit.is_ascii_digit()) {

@@ -1,6 +1,6 @@
 //! The ranks' calls, compared: where they diverge, and which of them wait for each other.
 //!
-//! All ranks of a communicator call the same collectives in the same order. Each send has its receive on the peer, in order.
+//! In a correct job, the ranks of a communicator call the same collectives in the same order, and sends match receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
@@ -11,7 +11,7 @@ use super::finding::{Agreement, Call, Finding, Kind, name_ranks, ranks_have, usu
 use super::recording::{Job, Process, Rank, Record};
 use crate::output;
 
-/// The ranks' calls of a collective.
+/// The calls of one collective, by rank.
 type Calls<'a> = BTreeMap<usize, &'a Record>;
 
 /// Returns the first collective of a communicator whose calls differ between ranks.
@@ -90,7 +90,7 @@ fn count_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>) -> F
     Finding::new(&job.id, kind, ranks, problem, all)
 }
 
-/// Returns the finding for different calls with this number. `following` has the calls of the next collective.
+/// Returns the finding for a collective number at which ranks' calls differ. `following` has the calls of the next collective.
 fn call_differs(job: &Job, number: u64, usual: &Record, calls: &Calls<'_>, following: &Calls<'_>) -> Finding {
     let (agreeing, others): (Vec<usize>, _) = calls.keys().partition(|rank| is_same(calls[rank], usual));
     let next = |rank: &usize| following.get(rank).copied();
@@ -142,7 +142,7 @@ impl<'a> PointToPoint<'a> {
         all
     }
 
-    /// Returns the peers that this call waits for: they have called fewer matching operations than this rank up to `record`.
+    /// Returns the peers that this call waits for, which have made fewer matching calls than this rank has made up to `record`.
     fn awaited(&self, rank: usize, record: &Record) -> impl Iterator<Item = usize> {
         let so_far = |calls: &[&Record]| calls.partition_point(|call| call.number <= record.number);
         let link = |source: usize, destination: usize| self.0.get(&(source, destination));
@@ -221,7 +221,7 @@ fn source(record: &Record) -> Option<usize> {
     }
 }
 
-/// A sequential caller: a process, or one of its ranks if it has several on a communicator.
+/// A sequential caller: a process, or a rank if its process has several on a communicator.
 type Caller<'a> = (&'a Process, Option<usize>);
 
 /// A call that has not returned.
@@ -297,11 +297,10 @@ fn caller<'a>(several: &BTreeSet<&Process>, rank: usize, recorded: &'a Rank) -> 
     (process, several.contains(process).then_some(rank))
 }
 
-/// Adds the indices of the waits that each of the `waits` on a communicator depends on: the ranks that have not made the matching
-/// call.
+/// For each of `waits` on a communicator, adds the indices of the waits that it depends on, whose ranks lack the matching call.
 ///
-/// Direct edges would be quadratic in the number of ranks. Therefore all ranks whose last collective has the same number are behind
-/// an additional node, appended at the end, which also leads to the node of the next lower number. A collective waits for one node.
+/// The number of direct edges would be quadratic. Therefore, an additional node for each collective number leads to the ranks
+/// whose last collective has this number, and to the node of the next lower number. A wait leads to one such node.
 fn add_awaited(
     awaited: &mut Vec<Vec<usize>>,
     job: &Job,

@@ -14,9 +14,9 @@ const NAMED: usize = 32;
 pub(super) struct Finding {
     pub(super) communicator: String,
     pub(super) kind: Kind,
-    /// The ranks that are to blame; at most the first [`NAMED`] ranks without a recording.
+    /// The ranks to blame; if they lack a recording, at most the first [`NAMED`].
     pub(super) ranks: Vec<usize>,
-    /// The number of the others.
+    /// The number of ranks to blame that are not in `ranks`.
     pub(super) more_ranks: usize,
     /// The number of the collective at which they diverged; `null` for point-to-point operations.
     pub(super) collective: Option<u64>,
@@ -36,11 +36,11 @@ pub(super) enum Kind {
     OtherSize,
     OtherRoot,
     OtherOrder,
-    /// The ranks wait for each other on several communicators, or in a collective and a point-to-point operation.
+    /// The ranks wait for each other, for example on several communicators.
     CircularWait,
     UnmatchedMessage,
     OtherMessage,
-    /// A call that did not return, although all ranks made it, or each send has a receive.
+    /// A call that has not completed, although the matching calls have been made.
     NotCompleted,
 }
 
@@ -78,7 +78,7 @@ impl Finding {
         Self { communicator, kind, ranks, more_ranks, collective, problem, calls, last_agreement }
     }
 
-    /// Returns the finding for `count` of `size` ranks without a record of the given kind.
+    /// Returns the finding that `count` of `size` ranks have no recording or dump (`record`).
     pub(super) fn missing(
         communicator: impl Display,
         record: &str,
@@ -94,7 +94,7 @@ impl Finding {
     }
 }
 
-/// Returns the call of most ranks by its identity, which all calls should share; in a tie, the call of the lowest rank.
+/// Returns the call with the most frequent identity, which all calls should share; in a tie, the call of the lowest rank.
 pub(super) fn usual<'a, C, I: Eq + Hash>(
     calls: impl DoubleEndedIterator<Item = &'a C> + Clone,
     identity: fn(&'a C) -> I,
@@ -108,7 +108,7 @@ pub(super) fn name_ranks(ranks: &[usize]) -> String {
     name_first_ranks(ranks, ranks.len())
 }
 
-/// Returns the same for `count` ranks, of which these are the first.
+/// Returns the same as [`name_ranks`] for `count` ranks, of which `ranks` are the first.
 fn name_first_ranks(ranks: &[usize], count: usize) -> String {
     let mut names: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
     if count > names.len() {

@@ -27,7 +27,7 @@ struct Rank {
     process: OwnedFd,
     signal: Signal,
     prefix: PathBuf,
-    /// The id in the process's own PID namespace, which the file contains.
+    /// The process's id in its own PID namespace, which the recording contains.
     own_id: u32,
 }
 
@@ -45,7 +45,7 @@ struct Head {
     time_ns: u64,
 }
 
-/// Returns the files that processes or their descendants write within `limit`. Names the others on stderr. Fails if none writes.
+/// Requests recordings of processes or their descendants. Warns if one is not written within `limit`, and fails if none is.
 pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
     let mut ranks: Vec<Rank> = processes.iter().map(|id| find_ranks(*id)).flatten_ok().try_collect()?;
     let (start, time) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);
@@ -83,8 +83,8 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Returns the process if it writes recordings on a signal, or else its descendants that do, as for a launcher. If there are none,
-/// the error is preferably about a process that is configured to write recordings.
+/// Returns the process if it writes recordings on a signal, or else its descendants that do. If there are none, the error is
+/// preferably about a process that is configured to write recordings.
 fn find_ranks(id: i32) -> Result<Vec<Rank>> {
     let mut problem = match Rank::open(id) {
         Ok(rank) => return Ok(vec![rank]),

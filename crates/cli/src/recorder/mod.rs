@@ -48,7 +48,7 @@ pub(crate) struct DiffArguments {
     html: Option<PathBuf>,
 }
 
-/// The outcome. The field names are also the names in the JSON.
+/// The result of the comparison. The field names are also the names in the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     communicators: Vec<Summary>,

@@ -53,21 +53,21 @@ struct Communicator {
     name: Option<String>,
     rank: usize,
     size: usize,
-    /// The number of the last operation, before the records were read.
+    /// The number of the last operation at a time before the records were read.
     count: Option<u64>,
-    /// The oldest first. The ring may have overwritten earlier ones.
+    /// The records, oldest first. The ring may have overwritten earlier ones.
     records: Vec<Record>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
-    /// The number on this rank, from 1.
+    /// The operation's number on this rank, from 1.
     pub(super) number: u64,
-    /// The number among the collectives, from 1. An operation without a number is not compared.
+    /// The number among this rank's collectives, from 1; `None` for other operations.
     #[serde(deserialize_with = "Option::deserialize")]
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
-    /// The C function, for a program in C or in a language that calls C.
+    /// The C function, if the program called NCCL's C interface.
     function: Option<String>,
     pub(super) data_type: Option<String>,
     pub(super) sent: u64,
@@ -114,9 +114,9 @@ pub(super) struct Job {
 pub(super) struct Rank {
     pub(super) process: Rc<Process>,
     pub(super) library: Option<Rc<LibraryFile>>,
-    /// In increasing order of numbers.
+    /// The records, in increasing order of their numbers.
     pub(super) records: Vec<Record>,
-    /// Nanoseconds since 1970.
+    /// The time when the records were read, in nanoseconds since 1970.
     read: u64,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Recordings {
     pub(super) jobs: Vec<Job>,
     /// The files that are not compared, with the reasons.
     pub(super) left_out: Vec<String>,
-    /// Set if one of these files may be a recording, and not other JSON.
+    /// Set if one of the files in `left_out` may be a recording of the job.
     pub(super) lacks_some: bool,
 }
 
@@ -192,8 +192,8 @@ impl Recordings {
 
 /// Returns for each recording whether it is from an earlier job.
 ///
-/// It is if it was written before the first operation of another recording, and so were all recordings that share a communicator
-/// with it, directly or indirectly. A ring that has overwritten its first operation proves nothing.
+/// A recording is from an earlier job if it was written before the first operation of another one, and so were all recordings
+/// that share a communicator with it, directly or indirectly. A ring that has overwritten its first operation proves nothing.
 fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
     // Recordings that share communicators get the smallest index among them.
     let mut groups: Vec<usize> = (0..recordings.len()).collect();
@@ -307,7 +307,7 @@ impl Job {
         self.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)))
     }
 
-    /// Returns the ranks without a recording as ranges, because there may be any number.
+    /// Returns the ranks without a recording as ranges, because there may be very many.
     pub(super) fn missing(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         self.ranks.keys().copied().chain([self.size]).filter_map(move |end| {
@@ -392,7 +392,7 @@ impl Record {
     }
 }
 
-/// The operation with its arguments: `all_reduce of 4 float`, or `ncclAllReduce of 4 float`.
+/// Writes the operation with its arguments: `all_reduce of 4 float`, or `ncclAllReduce of 4 float`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, received, .. } = self;

@@ -9,7 +9,7 @@ use super::finding::Finding;
 use super::recording::{Job, Rank, Record, State};
 use crate::output::in_xml;
 
-/// Pixels.
+/// The width of a timeline in pixels.
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 /// The time that ranks have to exit before they are killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The time before ranks are restarted. A job is ended by a signal to each of its processes, and the ranks may get it first: the
-/// supervisor must get it before it restarts them.
+/// The time before ranks are restarted. A signal that ends the job may reach the ranks first; it must reach the supervisor before
+/// the restart.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The time limit for printing after all ranks of an ended job have exited.
@@ -19,10 +19,10 @@ const EXIT_WITHOUT_FRONT: u8 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A signal for the ranks. SIGKILL is the second request to end the job.
+    /// A signal for the ranks. SIGKILL means a second request to end the job.
     Signal(Signal),
     FrontEnded,
-    /// The front was stopped, or continues.
+    /// The front was stopped (`true`) or continued.
     FrontStopped(bool),
     Started,
     NotStarted,
@@ -38,7 +38,7 @@ pub(super) enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Start a rank; the result is an event.
+    /// Start a rank. The result is [`Event::Started`] or [`Event::NotStarted`].
     Start {
         attempt: u32,
         rank: usize,
@@ -83,11 +83,11 @@ pub(super) struct Machine {
     next: u32,
     phase: Phase,
     outcome: Outcome,
-    /// The numbers of started and running ranks of the attempt.
+    /// The number of ranks that the attempt has started; `running` of them have not exited.
     started: usize,
     running: usize,
     is_starting: bool,
-    /// There is output to wait for.
+    /// True if there is output to wait for.
     has_output: bool,
     is_stopped: bool,
     /// The number of expired waits since the ranks were sent SIGKILL; `None` before SIGKILL.
@@ -182,7 +182,7 @@ impl Machine {
         vec![Action::Send(signal), Action::Wait(time)]
     }
 
-    /// Kills all ranks, and stops waiting for their output.
+    /// Kills all ranks. In the phase `Printing`, also stops waiting for their output.
     fn kill(&mut self) -> Vec<Action> {
         self.has_output &= self.phase != Phase::Printing;
         self.waited = self.waited.or(Some(0));

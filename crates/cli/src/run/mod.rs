@@ -8,9 +8,9 @@
 //! | the supervisor | starts the ranks, collects their output, and ends them |
 //! | a rank | sets SIGKILL as its parent death signal, and becomes the program |
 //!
-//! A terminal's process group contains only the front. If the front is stopped or continued, the supervisor stops or continues the
-//! ranks. Signals are forwarded through a pipe, which is closed when the front exits. The front and the supervisor adopt orphaned
-//! descendants, and each kills all of them if the other is killed.
+//! A terminal's process group contains only the front. If the front is stopped or continued, the supervisor stops or continues
+//! the ranks. Signals are forwarded through a pipe, which is closed when the front exits. The front and the supervisor adopt
+//! orphaned descendants, and each kills all of them if the other is killed.
 
 mod machine;
 mod output;

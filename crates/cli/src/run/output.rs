@@ -38,7 +38,7 @@ impl Stream {
         }
     }
 
-    /// Writes in one piece, because the ranks take turns.
+    /// Writes the bytes in one piece, because the ranks share the stream.
     fn write(self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => io::stdout().lock().write_all(bytes),
@@ -62,7 +62,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// `log` is the directory of the ranks' files, and `colors` has the names of the streams with colors.
+    /// Creates a rank's output. `log` is the directory of the ranks' files, and `colors` names the streams with colors.
     pub(super) fn new(
         stream: Stream,
         rank: usize,

@@ -11,7 +11,7 @@ use rustix::process::{
     waitid, waitpid,
 };
 
-/// The role of a process of `nccl run`: `supervisor` and the streams with colors, or `rank` and its parent.
+/// The variable with a process's role in `nccl run`: `supervisor` and the streams with colors, or `rank` and its parent's id.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
 
 /// Fails in a program with more rights than its user. Such a program ignores variables, so its child processes would ignore their
@@ -73,7 +73,7 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Returns whether a mask in these fields has a bit.
+/// Returns whether a bit is set in the mask of a status field.
 pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
     let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
@@ -89,7 +89,7 @@ pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the first two fields after the name, which is in parentheses and may contain any character.
+/// Returns the state and the parent, which follow the name. The name is in parentheses and may contain any character.
 fn parse_stat(stat: &str) -> Option<(String, Pid)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.into(), Pid::from_raw(fields.next()?.parse().ok()?)?))
@@ -104,8 +104,8 @@ pub(super) fn exit_code(status: ExitStatus) -> u8 {
 /// The time that descendants have to exit after SIGKILL.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
-/// Kills all descendants except these children, and waits for them, up to a time limit. They become children of this process when
-/// their parents exit. Returns the descendants that have survived SIGKILL.
+/// Kills all descendants except `others`, and waits for them for up to [`KILL_TIME`]. Descendants become children of this process
+/// when their parents exit. Returns the descendants that have survived SIGKILL.
 pub(super) fn kill_all(others: &[Pid]) -> Result<Vec<Pid>> {
     let start = Instant::now();
     loop {
@@ -135,7 +135,7 @@ pub(super) fn children() -> Result<Vec<Pid>> {
     Ok(processes.collect())
 }
 
-/// Describes how a process has exited, after it was sent this signal, if any. `was` may be the plural.
+/// Describes how a process has exited, after it was sent this signal, if any. `was` is `was` or `were`.
 pub(super) fn describe(status: ExitStatus, sent: Option<Signal>, was: &str) -> String {
     let name = |signal| signal_hook::low_level::signal_name(signal).unwrap_or("unknown");
     let after = sent.map(|sent| format!(", after nccl run had sent {}", name(sent.as_raw())));

@@ -25,7 +25,7 @@ use super::output::{Output, Stream};
 use super::process::{self, ROLE, exit_code, has_exited, requests_the_end, spawn, this_program};
 use crate::{output, preload};
 
-/// The time after which the ranks are stopped when the front is.
+/// The interval of checks whether the front is stopped, so that the ranks are stopped too.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the ranks until an attempt succeeds, or all attempts have failed.
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
     }
 }
 
-/// Kills the remaining descendants of the ranks, except ranks that have survived SIGKILL. Does not affect the exit status of the job.
+/// Kills the remaining descendants of the ranks, except ranks that have survived SIGKILL. Does not affect the job's exit status.
 fn sweep(left_behind: &[Pid]) {
     match process::kill_all(left_behind) {
         Ok(left) => left.into_iter().for_each(|pid| {
@@ -133,8 +133,8 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
     })
 }
 
-/// Returns the exit status of a rank, and whether it is the first rank that failed. The first failure is printed immediately, unless
-/// the rank has exited normally and the ranks report their failures themselves, as in `nccl bench`.
+/// Returns the exit status of a rank, and whether it is the first rank that failed. The first failure is printed immediately,
+/// unless the rank has exited normally and the ranks report their failures themselves, as in `nccl bench`.
 fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool, ranks_report: bool) -> Result<(u8, bool)> {
     let own = &mut ranks.ranks[rank];
     let (pid, status) = (own.pid(), own.child.wait()?);
@@ -166,7 +166,7 @@ fn say(message: &str) {
 struct Rank {
     child: Child,
     status: Option<ExitStatus>,
-    /// The last signal that it was sent to end it.
+    /// The last signal that was sent to end the rank.
     sent: Option<Signal>,
 }
 
@@ -189,17 +189,17 @@ struct Ranks<'a> {
     arguments: &'a RunArguments,
     colors: &'a str,
     reports: Sender<Report>,
-    /// Distinguishes jobs.
+    /// A unique id of the job.
     run_id: String,
     /// The variables that select the CPU backend, if it is used.
     cpu: Vec<(&'static str, OsString)>,
     port: u16,
     ranks: Vec<Rank>,
-    /// Shared with each printing thread.
+    /// Shared with the threads that print output.
     open: Option<Arc<Open>>,
 }
 
-/// Reports the end of the attempt's output when it is dropped.
+/// When dropped, reports the end of the attempt's output.
 struct Open(Sender<Report>);
 
 impl Drop for Open {
@@ -217,7 +217,7 @@ impl<'a> Ranks<'a> {
         Ok(Self { arguments, colors, reports, run_id, cpu, port: 0, ranks: vec![], open: None })
     }
 
-    /// Starts a rank. Rank 0 must be the first of an attempt. Its exit and printing errors are reported.
+    /// Starts a rank. Rank 0 must be the first of an attempt. The rank's exit and errors in printing its output are reported.
     ///
     /// Must be called on the main thread: the kernel kills the ranks when the *thread* that started them exits.
     fn start(&mut self, attempt: u32, rank: usize) -> Result<()> {
@@ -287,7 +287,7 @@ impl<'a> Ranks<'a> {
         running.map(|(number, rank)| (number, rank.pid()))
     }
 
-    /// Returns a sentence for each distinct exit status of the ranks, except one rank; nothing if all have succeeded.
+    /// Returns a sentence for each distinct exit status of the ranks other than `except`; none if all ranks have succeeded.
     fn ends(&self, except: Option<usize>) -> Vec<String> {
         if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
@@ -336,7 +336,7 @@ fn name_ranks(ranks: &[usize]) -> String {
 
 const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";
 const LIBRARY: &str = "libnccl.so.2";
-/// CUDA's runtime libraries, which the directory may contain. A program uses the library that it was linked with.
+/// CUDA's runtime libraries, which the directories may contain. A program uses the one that it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
 fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'static str, OsString)>> {
@@ -383,7 +383,7 @@ fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// Returns the directories of the CUDA emulation and of NCCL in the Python package `libnccl_cpu` of the program or of `python3`.
+/// Returns the directories of the Python package `libnccl_cpu`, as printed by the program if it is Python, or else by `python3`.
 fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));

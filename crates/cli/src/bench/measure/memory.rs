@@ -1,5 +1,4 @@
-//! Buffers in host or device memory, the data that a rank sends and must receive, and registrations with NCCL. No other module
-//! distinguishes host and device memory.
+//! Buffers in host or device memory, the data that a rank sends and must receive, and registrations with NCCL.
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
@@ -29,12 +28,12 @@ pub(crate) enum Memory {
     Host,
     /// Device memory, with the stream on which all work is ordered.
     ///
-    /// Neither is ever freed: that would wait for work on the stream, which may never finish after an error on another rank. The
-    /// program needs both until it exits anyway.
+    /// Neither the memory nor the stream is ever freed. Freeing would wait for the stream's work, which may never finish after an
+    /// error on another rank.
     Device(&'static Arc<CudaStream>),
 }
 
-/// A buffer in a rank's memory, of elements whose type is known at run time.
+/// A buffer in a rank's memory, of elements whose type is known only at run time.
 pub(crate) struct Buffer {
     data_type: DataType,
     length: usize,
@@ -42,7 +41,7 @@ pub(crate) struct Buffer {
 }
 
 enum Storage {
-    /// Words, in which the elements of all types are aligned.
+    /// 64-bit words, so that elements of every type are aligned.
     Host(Vec<u64>),
     Device {
         pointer: CUdeviceptr,
@@ -80,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// Allocates a buffer of `length` elements; by NCCL if it is in device memory and NCCL can, as nccl-tests does.
+    /// Allocates a buffer of `length` elements. As in nccl-tests, device memory is allocated by `ncclMemAlloc` if available.
     pub(crate) fn buffer(&self, nccl: &Nccl, data_type: DataType, length: usize) -> Result<Buffer> {
         let too_large = || format!("cannot allocate {length} elements of {data_type}");
         let bytes = length.checked_mul(data_type.size()).with_context(too_large)?;
@@ -108,7 +107,7 @@ impl Memory {
         Ok(Buffer { data_type, length, storage })
     }
 
-    /// Waits until all work has finished. Fails if the communicator reports an error.
+    /// Waits until all work on the stream has finished. Fails if the communicator reports an error.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
         let Self::Device(stream) = self else { return Ok(()) };
         self.make_current()?;
@@ -145,7 +144,7 @@ impl Memory {
         Ok(i64::try_from(stream.context().mem_get_info()?.0)?)
     }
 
-    /// Returns the address and the name of the device; `None` for host memory.
+    /// Returns the PCI address and the name of the device; `None` for host memory.
     pub(crate) fn device(&self) -> Result<Option<String>> {
         let Self::Device(stream) = self else { return Ok(None) };
         let context: &Arc<CudaContext> = stream.context();
@@ -203,7 +202,7 @@ impl Buffer {
         }
     }
 
-    /// Copies a range of `from` to `start`, in the order of the stream's work.
+    /// Copies the range `part` of `from` to the index `start` of this buffer, in stream order.
     pub(crate) fn enqueue_copy(&mut self, start: usize, from: &Self, part: Range<usize>) -> Result<()> {
         let to = self.bytes(start..start + part.len())?;
         let part = from.bytes(part)?;
@@ -249,7 +248,7 @@ impl Buffer {
         })
     }
 
-    /// Returns two ranges that do not overlap: one for NCCL to read, and one to write.
+    /// Returns views of two ranges: one for NCCL to read, and one for NCCL to write. Fails if they overlap.
     pub(crate) fn parts(
         &mut self,
         read: Range<usize>,
@@ -297,7 +296,7 @@ fn blocks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     part.clone().step_by(BLOCK).map(move |start| start..part.end.min(start + BLOCK))
 }
 
-/// The buffers of a rank. All ranges begin at the first element that is used.
+/// The buffers of a rank. Ranges are relative to the first used element (`--unalign`).
 pub(crate) struct Buffers {
     pub(crate) send: Buffer,
     pub(crate) recv: Buffer,

@@ -24,10 +24,10 @@ use ranks::{Rank, Ranks};
 
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
 
-/// The maximum number of ranks for which delayed iterations are measured.
+/// The maximum number of ranks that are delayed in turn. If there are more ranks, none is delayed.
 const MAX_RANKS_IN_TURN: usize = 64;
 
-/// The number of delayed iterations of each rank, which it begins after all others.
+/// The number of iterations that each rank begins after all others.
 const TURNS: usize = 3;
 
 /// Buffers of a data type on the ranks of a thread.
@@ -35,10 +35,10 @@ pub(crate) struct Work<'w> {
     pub(crate) ranks: &'w mut Ranks,
     buffers: Vec<Buffers>,
     arithmetic: Arithmetic,
-    /// The elements of each buffer, from the first used element.
+    /// The number of elements in each buffer, counted from the first used one.
     length: usize,
     registrations: Registrations,
-    /// The sum of products of each rank, if it is to be measured.
+    /// Each rank's operator for [`Reduction::MulSum`]; empty until it is measured.
     mul_sums: Vec<PreMulSum<'static, AnyElement>>,
     /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Measurement {
     pub(crate) columns: Option<[f64; 4]>,
 }
 
-/// The measurement of one rank, in seconds.
+/// The result of one rank: times per operation, and mismatches.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     seconds: f64,
@@ -137,7 +137,7 @@ impl<'w> Work<'w> {
         Data { arithmetic: self.arithmetic, op: parameters.op, ranks: parameters.ranks, seed }
     }
 
-    /// Runs all iterations, as nccl-tests does. Returns the time, and the part until the last operation was started.
+    /// Runs all iterations, as nccl-tests does. Returns the measured time, and the time until the last operation was started.
     fn repeat(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
         let Procedure { iters, agg_iters, blocking, .. } = case.parameters.procedure;
         let start = Instant::now();
@@ -163,7 +163,7 @@ impl<'w> Work<'w> {
         Ok((start.elapsed(), started))
     }
 
-    /// Captures all iterations in a graph of each rank, and launches them. Returns the times as [`Self::repeat`] does.
+    /// Captures all iterations in one CUDA graph per rank, and launches the graphs. Returns the times as [`Self::repeat`] does.
     fn launch(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
         let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
         let graphs = self.capture(case, iters, agg_iters)?;
@@ -185,7 +185,7 @@ impl<'w> Work<'w> {
         self.ranks.members.iter().map(|member| member.memory.end_capture()).collect()
     }
 
-    /// Measures single iterations: first undelayed, then with each thread in turn beginning after all others.
+    /// Measures single iterations: first without delays, then with each thread in turn delayed until all others have begun.
     fn times(&mut self, case: Case<'_>) -> Result<Times> {
         let iterations = case.parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
         let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
@@ -225,7 +225,7 @@ impl<'w> Work<'w> {
         Ok(u64::try_from(begin.elapsed().as_nanos())?)
     }
 
-    /// Returns the comparison of each rank's result; `None` if results are not to be checked.
+    /// Runs the operation again, and compares each rank's result. Returns `None` if results are not to be checked.
     fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
         let mut last: Option<Vec<Comparison>> = None;
         for check in 0..case.parameters.procedure.check {
@@ -252,9 +252,9 @@ impl<'w> Work<'w> {
         self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
     }
 
-    /// Starts the operations on each rank, as a group unless it is one operation on one rank.
+    /// Starts the operations of an iteration on the ranks of the thread, in a group if there are several.
     ///
-    /// As in nccl-tests, iterations move through the buffers, so that their data is not in a cache.
+    /// As in nccl-tests, successive iterations use different parts of the buffers, so that the data is not in a cache.
     fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
         if let Some(count) = &self.ranks.operations {
             count.fetch_add(1, Ordering::Relaxed);
@@ -316,15 +316,15 @@ fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<[f64; 4]>
     Measurement { measured, wrong, columns }
 }
 
-/// Returns the time of the host's clock, which all its processes share, in nanoseconds.
+/// Returns the time in nanoseconds of the monotonic clock, which all processes of a host share.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Starts an operation on a rank, whose in-place form uses `recv` alone.
+/// Starts an operation on a rank. The in-place form uses only `recv`.
 ///
-/// For a library without `ncclAlltoAll`, `ncclGather` and `ncclScatter`, uses sends and receives, as nccl-tests does.
+/// If the library lacks `ncclAlltoAll`, `ncclGather` or `ncclScatter`, uses sends and receives, as nccl-tests does.
 fn start_on<'b, 'c>(
     on: OnStream<'b, 'c>,
     case: Case<'_>,

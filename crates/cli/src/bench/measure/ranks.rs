@@ -1,4 +1,4 @@
-//! The ranks of a thread: where they run, the memory for their buffers, and the data that they exchange outside of operations.
+//! The ranks of a thread: where they run, the memory for their buffers, and the data that they exchange between measurements.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::mem::ManuallyDrop;
@@ -18,16 +18,16 @@ use crate::bench::start::Job;
 use crate::library;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
-/// The number of values reduced at a time.
+/// The maximum number of values that are reduced at a time.
 const NUMBERS: usize = 1024;
 
-/// The bytes of a record that ranks exchange about a measurement. It is sent by the measured library, which may corrupt data.
-/// Therefore it is sent as several copies with checksums, and a corrupt copy is ignored.
+/// The size in bytes of a record that ranks exchange about a measurement. The measured library sends the records, and may corrupt
+/// them. Therefore, a record consists of several copies with checksums, and corrupt copies are ignored.
 const RECORD: usize = COPIES * COPY;
 
 const COPIES: usize = 3;
 
-/// The size of a copy: its checksum, its length and its text.
+/// The size of a copy in bytes: a checksum, the length of the text, and the text.
 const COPY: usize = 1024;
 
 const HEADER: usize = size_of::<u64>() + size_of::<u16>();
@@ -50,7 +50,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Creates the communicators of a thread's ranks, which use these memories.
+    /// Creates the communicators of a thread's ranks, one for each of `memories`.
     pub(crate) fn new(job: &Job, thread: usize, memories: Vec<Memory>, config: &Config) -> Result<Self> {
         let Job { nccl, id, size, .. } = job;
         let first = job.rank(thread);
@@ -115,7 +115,7 @@ impl Ranks {
         records.chunks_exact(RECORD).enumerate().map(decode).collect()
     }
 
-    /// Reduces values over all ranks. The ranks of a thread pass the same values, and all ranks the same number of values.
+    /// Reduces the values of all ranks. A thread's ranks share `own`, whose length must be the same on all threads.
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
@@ -185,7 +185,7 @@ fn checksum(content: &[u8]) -> u64 {
 pub(crate) struct Description {
     pub(crate) rank: report::Rank,
     pub(crate) device: i32,
-    /// The free bytes of the host, unless the ranks use the memory of GPUs.
+    /// The available bytes of host memory; `None` if the rank uses a GPU's memory.
     host_bytes: Option<u64>,
     device_bytes: u64,
 }
@@ -209,10 +209,10 @@ fn describe(rank: &Rank) -> Result<Description> {
     })
 }
 
-/// Returns the bytes that each rank may allocate: the smallest share of any rank in the free memory of its GPU or host.
+/// Returns the number of bytes that each rank may allocate: the smallest of the ranks' shares of free memory.
 ///
-/// The ranks on a host or GPU have equal shares. A part of the memory is left for NCCL and other programs: of a GPU, 1/16 but at
-/// most 4 GiB, as in nccl-tests; of a host, 1/4.
+/// The ranks on a GPU or host share its free memory equally. Some is left for NCCL and other programs: on a GPU, 1/16 but at most
+/// 4 GiB, as in nccl-tests; on a host, 1/4.
 pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
     let shares = ranks.iter().map(|Description { rank, host_bytes, device_bytes, .. }| {
         let on_host = ranks.iter().filter(|other| other.rank.host == rank.host);
@@ -226,7 +226,7 @@ pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
     shares.min().unwrap_or(u64::MAX)
 }
 
-/// Returns the available bytes of host memory: on the host, and in each control group of this process.
+/// Returns the available bytes of host memory: the minimum over the host and this process's control groups.
 fn free_host_bytes(system: &System) -> Option<u64> {
     let host = number_after(&system.read("/proc/meminfo")?, "MemAvailable:").map(|kib| kib * 1024);
     let groups = system.control_groups("memory");

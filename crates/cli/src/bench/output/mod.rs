@@ -1,4 +1,4 @@
-//! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
+//! The output of a run, which rank 0 writes: a table, JSON, or comma-separated values.
 
 pub(crate) mod report;
 mod table;
@@ -31,7 +31,7 @@ const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
 /// The requested output, shared by the thread of rank 0 and the signal thread.
 #[derive(Clone)]
 pub(crate) struct Output {
-    /// The file; `Some(None)` for stdout.
+    /// The file for JSON: `None` for no JSON, `Some(None)` for stdout.
     json: Option<Option<PathBuf>>,
     csv: Option<Option<PathBuf>>,
     plot: Option<PathBuf>,
@@ -55,7 +55,7 @@ impl Output {
         ![&self.json, &self.csv].contains(&&Some(None))
     }
 
-    /// Writes a note: as a comment of the table, or to stderr.
+    /// Writes a note as a comment in the table, or to stderr if there is no table.
     pub(crate) fn note(&self, note: &str) -> Result<()> {
         if self.has_table() {
             writeln!(output::stdout(), "# {note}")?;
@@ -102,7 +102,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the row of a measurement out of place, and one in place if the operation has this form.
+    /// Writes the row of an out-of-place measurement and, if the operation has an in-place form, of an in-place one.
     pub(crate) fn row(&self, case: Case<'_>, measurements: &[Option<Measurement>; 2]) -> Result<()> {
         let Case { parameters, shape, .. } = case;
         let mut written = lock(&self.written);
@@ -145,7 +145,7 @@ impl Output {
         lock(&self.written).take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
-    /// Completes the output with all measured rows, unless it is blocked or complete.
+    /// Completes the output with all measured rows, unless printing blocks or the output is already complete.
     pub(crate) fn interrupt(&self) {
         const LIMIT: Duration = Duration::from_secs(1);
 
@@ -161,7 +161,7 @@ impl Output {
     }
 }
 
-/// Returns the value of a mutex, even if a thread that changed it has panicked.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -193,7 +193,7 @@ impl Written {
     }
 }
 
-/// Returns the printed verdict or, if it is good, the first problem of the output: a bad verdict determines the exit status.
+/// Returns the verdict `is_good`, or the first output error if the verdict is good. Prints the other errors.
 pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
     let mut problems = written.into_iter().filter_map(Result::err);
     let first = if is_good { problems.next() } else { None };
@@ -243,7 +243,7 @@ fn csv_line(row: &Row) -> String {
     line + "\n"
 }
 
-/// Returns a progress bar for this many rows or other units, shown if stderr is a terminal; `None` for an unlimited number.
+/// Returns a progress bar for this many units, or an unknown number if `None`. It is shown only if stderr is a terminal.
 pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
     let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -1,7 +1,7 @@
-//! The result of a run, as written by `nccl bench --json` and read by the tools that compare results.
+//! The result of a run, as written by `nccl bench --json` and read by `nccl bench compare` and `nccl bench plot`.
 //!
-//! Sizes are in bytes, times in microseconds (`_us`), and bandwidths in GB/s (10^9 bytes). Readers accept unknown fields,
-//! so that fields can be added without a new number of the schema.
+//! Sizes are in bytes, times in microseconds (`_us`), and bandwidths in GB/s (10^9 bytes). Readers accept unknown fields, so that
+//! fields can be added without a new schema number.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -35,16 +35,16 @@ pub(crate) struct Report {
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
     pub(crate) average_bus_bandwidth: f64,
-    /// True if a signal or a failure ended the run, and rows are missing.
+    /// True if a signal or a failure ended the run before all rows were measured.
     pub(crate) interrupted: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) version: String,
-    /// The file, unless the library is linked or part of the program.
+    /// The library's file, if known; `None` for the CPU backend in the program.
     pub(crate) path: Option<PathBuf>,
-    /// The identity of that file; `None` also for the output of nccl-tests.
+    /// The identity of the file at `path`, if known.
     pub(crate) file: Option<LibraryFile>,
     /// `link`, `dlopen`, or `cpu` for the CPU backend in the program.
     pub(crate) backend: String,
@@ -52,7 +52,7 @@ pub(crate) struct Library {
     pub(crate) stand_in: Option<String>,
 }
 
-/// Properties by which two files of one version differ.
+/// Properties that distinguish library files of the same version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LibraryFile {
     #[serde(flatten)]
@@ -66,7 +66,7 @@ pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// The address and the name of the GPU; `None` for host memory.
+    /// The PCI address and the name of the GPU; `None` for host memory.
     pub(crate) device: Option<String>,
 }
 
@@ -90,14 +90,14 @@ pub(crate) struct Measured {
     pub(crate) busbw: f64,
     /// The number of mismatches on all ranks; `None` if results were not checked.
     pub(crate) wrong: Option<u64>,
-    /// The times of single iterations, for each rank. Empty if they were not taken.
+    /// The times of single iterations, for each rank. Empty if they were not measured.
     #[serde(default)]
     pub(crate) iterations: Vec<Iterations>,
 }
 
 /// The times of a rank's single iterations, from the call until the result is available. They are measured after the row's times.
 ///
-/// Ranks wait for each other, so a slow rank makes all times long. Three figures identify it: a rank that enters late has a short
+/// Ranks wait for each other, so a slow rank makes all times long. Three medians identify it: a rank that enters late has a short
 /// `wait_us` and a long `late_us`; a rank that is slow within the operation has a long `own_us`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Iterations {
@@ -120,7 +120,7 @@ pub(crate) struct WrongElement {
     pub(crate) data_type: String,
     pub(crate) op: Option<String>,
     pub(crate) in_place: bool,
-    /// The rank that received it.
+    /// The rank that received the element.
     pub(crate) rank: usize,
     #[serde(flatten)]
     pub(crate) first: FirstWrong,
@@ -133,7 +133,7 @@ impl Display for LibraryFile {
 }
 
 impl Report {
-    /// Reads a report. Fails for another schema than [`SCHEMA`].
+    /// Reads a report. Fails if its schema is not [`SCHEMA`].
     pub(crate) fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
         #[derive(Deserialize)]
         struct Header {
@@ -149,8 +149,8 @@ impl Report {
         serde_json::from_slice(text).context(context)
     }
 
-    /// Returns the bus bandwidth in GB/s of a row that takes `time_us`, or the algorithm bandwidth for a single rank, which has no
-    /// bus. The row's bandwidth cannot be scaled instead: with `--report_cputime`, it belongs to another time than the row's.
+    /// Returns the bus bandwidth in GB/s of a row if it takes `time_us`; for a single rank, which has no bus, the algorithm
+    /// bandwidth. Does not scale the row's bandwidth: with `--report_cputime`, it was not computed from the row's time.
     pub(crate) fn bandwidth(&self, row: &Row, measured: &Measured, time_us: f64) -> f64 {
         let ranks = self.ranks.len().max(1) as f64;
         // In a hypercube, a rank's own part is not counted.

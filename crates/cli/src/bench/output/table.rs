@@ -128,7 +128,7 @@ pub(super) fn row(
     out.flush()
 }
 
-/// Writes the sums. `wrong` is the number of mismatches; `None` if results were not checked.
+/// Writes the table's last lines. `wrong` is the number of mismatches; `None` if results were not checked.
 pub(super) fn foot(
     out: &mut impl Write,
     report: &Report,
@@ -196,7 +196,7 @@ fn number(value: f64, width: usize) -> String {
     decimals.filter_map(fitting).next().unwrap_or_else(|| exponent(value, usize::from(width >= 7)))
 }
 
-/// Formats a number as `%g` of C does: six digits, without zeros at the end.
+/// Formats a number as C's `%g` does: six digits, without zeros at the end.
 fn general(value: f64) -> String {
     let text = exponent(value, 5);
     let power = text.rsplit_once('e').and_then(|(_, power)| power.parse::<i32>().ok());
@@ -211,7 +211,7 @@ fn general(value: f64) -> String {
     }
 }
 
-/// Formats a number as `%e` of C does: an exponent has a sign and two digits.
+/// Formats a number as C's `%e` does: an exponent has a sign and two digits.
 fn exponent(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
     let parts = text.split_once('e').and_then(|(digits, power)| Some((digits, power.parse::<i32>().ok()?)));

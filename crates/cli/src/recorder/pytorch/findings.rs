@@ -221,7 +221,7 @@ fn missing_calls(group: &Group<'_>, waits: &Waits) -> Vec<Timed> {
     missing.into_group_map().into_iter().sorted().map(finding).collect()
 }
 
-/// Returns the first collective that only some of its callers have completed: no rank can before all have contributed.
+/// Returns the first collective that some callers have completed and others have not, although all have contributed.
 fn not_completed(group: &Group<'_>) -> Option<Timed> {
     let needs_all = |entry: &Entry| {
         let names = ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter"];

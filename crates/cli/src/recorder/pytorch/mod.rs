@@ -23,10 +23,10 @@ use crate::output;
 struct Dump {
     version: String,
     pg_config: BTreeMap<String, Configuration>,
-    /// The status of each group, by its number in this process. PyTorch 2.4 and newer.
+    /// The status of each group, by its number in this process. Only in PyTorch 2.4 and newer.
     #[serde(default)]
     pg_status: BTreeMap<u64, Status>,
-    /// Absent in the JSON of an empty recorder.
+    /// The entries, which are absent in the JSON of an empty recorder.
     #[serde(default)]
     entries: Vec<Entry>,
 }
@@ -49,7 +49,7 @@ struct Status {
 #[derive(Debug, Deserialize)]
 struct Entry {
     pg_id: u64,
-    /// Name and description.
+    /// The group's name and description.
     process_group: (String, String),
     collective_seq_id: u64,
     is_p2p: bool,
@@ -266,7 +266,8 @@ fn configurations(dump: &Dump) -> Vec<(&str, &Configuration)> {
     all.sorted_by_key(|(name, _)| (name.parse::<u64>().unwrap_or(u64::MAX), *name)).collect()
 }
 
-/// Returns the groups' names by the process's numbers. Entries have both; the position identifies other groups: both increase.
+/// Returns the groups' names by their numbers in this process. Entries contain both. A group without entries is identified by its
+/// position, because names and numbers increase together.
 fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     let of_entries: BTreeMap<u64, &str> =
         dump.entries.iter().map(|entry| (entry.pg_id, &*entry.process_group.0)).collect();
@@ -281,7 +282,7 @@ fn names(dump: &Dump) -> BTreeMap<u64, &str> {
     if agrees { in_order } else { of_entries }
 }
 
-/// Returns whether each rank's status counts only collectives: its last number is that of the rank's last collective.
+/// Returns whether each rank's status counts only collectives: its last number is the number of the rank's last collective.
 fn has_status_of_collectives(members: &BTreeMap<usize, Member<'_>>) -> bool {
     let last = |member: &Member<'_>| Some((*member.collectives.last_key_value()?.0, member.status?));
     let agrees = |(last, status): (u64, Status)| i64::try_from(last) == Ok(status.last_enqueued_collective);
@@ -327,7 +328,7 @@ struct Unmatched<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Returns the sends and receives whose peer has a dump with fewer matching calls.
+    /// Returns the incomplete sends and receives for which the peer's dump has fewer matching calls.
     fn unmatched(&self) -> Vec<Unmatched<'a>> {
         let mut unmatched = Vec::new();
         for (own, rank) in self.ranks.iter().enumerate() {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// repeatedly.
 const MAX_SIZE: usize = 1 << 29;
 
-/// The maximum nesting of values. A list of a pickle may contain itself.
+/// The maximum nesting of values. A list in a pickle may contain itself.
 const MAX_DEPTH: usize = 32;
 
 /// Returns whether the first byte begins a pickle of protocol 2 or newer.
