@@ -24,8 +24,8 @@ pub struct ParameterGuard {
     lock: Option<MutexGuard<'static, ()>>,
 }
 
-/// Locks the parameter functions of a library. NCCL stores each key that a program reads in a table, and does not lock the table.
-/// Concurrent calls have crashed in NCCL 2.32.3.
+/// Locks the parameter functions of a library. NCCL has a table of the keys that a program reads, and does not lock this table:
+/// concurrent calls have crashed in NCCL 2.32.3.
 ///
 /// The lock is reentrant, because an interposer may take it twice on one thread. It takes the lock before it forwards a call to
 /// NCCL. If NCCL then calls another of its parameter functions, that call may enter the interposer, which takes the lock again.

@@ -53,7 +53,7 @@ pub enum Extent {
     None,
     /// One element, independent of the count.
     One,
-    /// The count.
+    /// As many elements as the operation's `count`.
     Count,
     /// The count times the number of ranks: one block for each rank, in rank order.
     CountPerRank,
