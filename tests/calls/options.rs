@@ -184,6 +184,20 @@ fn invalid_option_of_a_communicator_or_a_collective_is_an_error() {
 }
 
 #[test]
+fn operation_made_of_sends_takes_only_options_without_a_value() {
+    let fixture = Fixture::of_version(Version::new(2, 27, 7));
+    let all_to_all = |config: CollectiveConfig| {
+        let options = CallOptions::on(stream()).config(&config);
+        fixture.comm.all_to_all(send::<f32>(4), recv::<f32>(4), options)
+    };
+    let error = all_to_all(CollectiveConfig::new().min_ctas(2)).unwrap_err().to_string();
+    assert!(error.starts_with("ncclAlltoAllConfig needs NCCL 2.31.2 or newer"), "{error}");
+    assert_eq!(fixture.fake.take_log(), [] as [String; 0]);
+    all_to_all(CollectiveConfig::new()).unwrap();
+    assert!(fixture.fake.take_log().iter().any(|call| call.starts_with("ncclSend(")));
+}
+
+#[test]
 fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
     let [short, long] = [Duration::from_millis(20), Duration::from_secs(600)];
     for (parents, config, options) in [
