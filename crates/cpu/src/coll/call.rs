@@ -344,7 +344,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
         let missing = |lacks: usize, made: usize| {
             let (call, _) = state.last_call(made);
             format!(
-                "rank {lacks} finalized or destroyed its communicator without a call of rank {made}, which called {} last",
+                "rank {made} made a call that rank {lacks} did not make before it finalized or destroyed its communicator; rank {made} called {} last",
                 CallHeader::decode(call)
             )
         };

@@ -151,19 +151,19 @@ impl Call {
             Ordering::Greater => format!("recvbuff is sendbuff + {} bytes", to - from),
         };
         let block =
-            |division| format!("{} bytes, rank {rank} times count elements", self.own_block(rank, division));
+            |division| format!("{} bytes (rank {rank} x count elements)", self.own_block(rank, division));
         let rule = match (shape.input, shape.output) {
             (Division::Blocks, Division::Blocks) if from == to => {
                 "it has no form in place (LIBNCCL_CPU_STRICT is 1)".into()
             }
             (Division::Blocks, Division::Blocks) => "it has no form in place".into(),
             (Division::Blocks, _) => {
-                format!("in place, recvbuff has to be sendbuff + {}", block(shape.input))
+                format!("an in-place call needs recvbuff = sendbuff + {}", block(shape.input))
             }
             (_, Division::Blocks) => {
-                format!("in place, sendbuff has to be recvbuff + {}", block(shape.output))
+                format!("an in-place call needs sendbuff = recvbuff + {}", block(shape.output))
             }
-            _ => "in place, sendbuff has to be recvbuff".into(),
+            _ => "an in-place call needs sendbuff = recvbuff".into(),
         };
         Error::argument(format!(
             "{}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: {place}; {rule}",

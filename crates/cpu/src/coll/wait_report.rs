@@ -219,21 +219,20 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     };
     let process = state.process(peer);
     let elsewhere = if runs { None } else { call_elsewhere(state, process) };
-    let elsewhere = elsewhere.map_or_else(String::new, |call| {
-        format!(", and whose process is in {call}, on another communicator")
-    });
+    let elsewhere = elsewhere
+        .map_or_else(String::new, |call| format!("; its process is in {call} on another communicator"));
     let failure = if runs { None } else { state.failed_call(peer) };
     let failure = failure.map_or_else(String::new, |text| format!(", and whose last call failed: {text}"));
     let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));
     let group = if state.is_in_group(peer) {
         ", and has calls in a group that has not ended: ncclGroupEnd is missing, or late"
     } else if !runs && state.have_one_maker(rank, peer) {
-        ", and which the same thread has made: a thread that calls for several ranks must call in one group, from ncclGroupStart \
-         to ncclGroupEnd"
+        ", and belongs to the same thread: a thread with several ranks must make their calls in one group, from ncclGroupStart to \
+         ncclGroupEnd"
     } else {
         ""
     };
-    format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
+    format!("rank {peer} (process {}), {call}{failure}{group}{elsewhere}{condition}", process.pid)
 }
 
 /// Returns the call that a process is running on another communicator than `state`. Finds only communicators of this process.

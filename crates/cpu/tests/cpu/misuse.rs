@@ -62,7 +62,7 @@ fn overlapping_buffers_not_in_place_are_invalid_argument() {
         (
             7,
             0,
-            "sendbuff is recvbuff; in place, recvbuff has to be sendbuff + 64 bytes, rank 1 times count elements",
+            "sendbuff is recvbuff; an in-place call needs recvbuff = sendbuff + 64 bytes (rank 1 x count elements)",
         ),
         (5, -3, "recvbuff is sendbuff + 12 bytes; it has no form in place"),
     ] {
