@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Instant;
 
-use crate::common::{LIMIT, NCCL, bench, ended, nccl, run};
+use crate::common::{LIMIT, NCCL, bench, ended, nccl};
 use crate::doctor::has_library;
 use crate::snapshot::Session;
 
@@ -52,9 +52,6 @@ fn rows_are_those_of_the_options() {
 fn operations_are_measured_and_tables_name_what_was_not() {
     Session::new().replay("bench_tables", Session::shell);
     Session::new().replay("bench_operations", Session::shell);
-    let mut command = bench("all_reduce -b 8 -e 8");
-    let (_, stderr) = run(command.env("NCCL_TESTS_SPLIT", "MOD 2"), 0);
-    assert!(stderr.starts_with("warning: NCCL_TESTS_SPLIT is ignored: "), "{stderr}");
 }
 
 #[test]

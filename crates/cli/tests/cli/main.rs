@@ -10,7 +10,6 @@ mod escapes;
 mod exit_status;
 mod help;
 mod pairs;
-mod plot;
 mod processes;
 mod random_files;
 mod ras;
