@@ -76,20 +76,6 @@ fn bandwidth_at_the_mean_is_that_of_the_measurement() {
     }
 }
 
-#[test]
-fn verdict_of_a_comparison_is_not_lost_with_its_output() {
-    let session = Session::new();
-    session.write("a.json", results::result("").to_string());
-    session.write("b.json", results::result("/rows/1/in_place*2").to_string());
-    for json in ["", " --json"] {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        drop(reader);
-        let mut command = nccl(&format!("bench compare a.json b.json --threshold 0.95{json}"));
-        let (_, stderr) = run(command.current_dir(session.path("")).stdout(writer), 1);
-        assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
-    }
-}
-
 /// The library fails in each process except the first.
 #[test]
 fn failure_keeps_the_rounds_that_were_measured() {

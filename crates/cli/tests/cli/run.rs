@@ -10,8 +10,8 @@ use libnccl_test_support::random_inputs::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, ended, lines, marked, nccl, read, run, send, terminal,
-    wait_until, within_limit,
+    LIMIT, MARK, NCCL, Process, assert_has, ended, lines, marked, nccl, run, send, terminal, wait_until,
+    within_limit,
 };
 use crate::snapshot::Session;
 
@@ -25,26 +25,6 @@ fn script(options: &str, script: &str) -> Command {
 #[test]
 fn ranks_print_and_fail() {
     Session::new().replay("run", Session::shell);
-}
-
-#[test]
-fn restarts_run_all_ranks_again_until_none_is_left() {
-    let directory = tempfile::tempdir().unwrap();
-    let logs = directory.path().join("logs");
-    let fails_twice = "[ $RANK != 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3; echo attempt $TORCHELASTIC_RESTART_COUNT; \
-                       echo error >&2";
-    let options = format!("-n 2 --restart 2 --log-dir {}", logs.display());
-    let (stdout, stderr) = run(&mut script(&options, fails_twice), 0);
-    assert_has(&stdout, &["[0] attempt 2\n", "[1] attempt 2\n"]);
-    assert_has(&stderr, &["starting all ranks again, 2 of 2 times"]);
-    for (attempt, rank, text) in
-        [("attempt_0", "0", ""), ("attempt_2", "0", "attempt 2\n"), ("attempt_2", "1", "attempt 2\n")]
-    {
-        let of_rank = logs.join(attempt).join(rank);
-        assert_eq!(read(&of_rank.join("stdout.log")), text, "{attempt}, {rank}");
-        assert_eq!(read(&of_rank.join("stderr.log")), if text.is_empty() { "" } else { "error\n" });
-    }
-    run(&mut script("-n 2 --restart 1", fails_twice), 3);
 }
 
 /// Starts ranks that each have a child, and waits until all run. The ranks print a line for SIGUSR1 and SIGTERM.
@@ -130,20 +110,6 @@ fn signal_to_all_processes_leaves_the_ranks_their_time() {
         assert_eq!(printed.next().as_deref(), Some("[0] saved"));
         assert_eq!(child.wait().unwrap().code(), Some(status));
     }
-}
-
-#[test]
-fn signal_that_is_ignored_at_the_start_is_ignored() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("file");
-    let wait = format!("echo ready; until [ -e {} ]; do sleep 0.1; done", file.display());
-    let line = format!("trap '' HUP; exec '{NCCL}' run -n 1 -- sh -c '{wait}'");
-    let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(lines(&mut child).next().as_deref(), Some("[0] ready"));
-    send(child.id(), Signal::HUP);
-    thread::sleep(Duration::from_millis(200));
-    File::create(&file).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
