@@ -7,7 +7,6 @@ mod compare;
 mod cuda_emulation;
 mod doctor;
 mod escapes;
-mod exit_status;
 mod help;
 mod pairs;
 mod processes;
