@@ -1,11 +1,9 @@
 //! Spans and log records of operations, as a subscriber and a logger get them.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU backend.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use libnccl::window::WindowFlags;
@@ -17,36 +15,30 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
-/// The fields by name, as text.
-#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Fields(BTreeMap<String, String>);
+/// An operation with its fields, each `NAME=VALUE`.
+type Line = (String, BTreeSet<String>);
+
+#[derive(Default)]
+struct Fields(BTreeSet<String>);
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.insert(field.name().into(), format!("{value:?}"));
+        self.0.insert(format!("{field}={value:?}"));
     }
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().into(), value.into());
+        self.0.insert(format!("{field}={value}"));
     }
 }
 
-#[derive(Debug)]
-struct Span {
-    name: &'static str,
-    fields: Fields,
-    /// The number of times that it was entered, exited and closed.
-    calls: [usize; 3],
-}
+/// The spans, and the number of times that each was entered, exited and closed.
+static SPANS: Mutex<Vec<(Line, [usize; 3])>> = Mutex::new(Vec::new());
+static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());
 
-static SPANS: Mutex<BTreeMap<u64, Span>> = Mutex::new(BTreeMap::new());
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-struct Collector(AtomicU64);
+struct Collector;
 
 impl Collector {
-    fn change(id: &Id, change: impl FnOnce(&mut Span)) {
-        let mut spans = SPANS.lock().unwrap_or_else(PoisonError::into_inner);
-        change(spans.get_mut(&id.into_u64()).expect("a span that was created"));
+    fn count(id: &Id, call: usize) {
+        SPANS.lock().unwrap()[id.into_u64() as usize - 1].1[call] += 1;
     }
 }
 
@@ -55,22 +47,21 @@ impl Subscriber for Collector {
         metadata.target() == "libnccl"
     }
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let (id, metadata) = (self.0.fetch_add(1, Relaxed), attributes.metadata());
-        assert_eq!(*metadata.level(), Level::TRACE);
+        assert_eq!(*attributes.metadata().level(), Level::TRACE);
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        let span = Span { name: metadata.name(), fields, calls: [0; 3] };
-        SPANS.lock().unwrap().insert(id, span);
-        Id::from_u64(id)
+        let mut spans = SPANS.lock().unwrap();
+        spans.push(((attributes.metadata().name().into(), fields.0), [0; 3]));
+        Id::from_u64(spans.len() as u64)
     }
     fn enter(&self, span: &Id) {
-        Self::change(span, |span| span.calls[0] += 1);
+        Self::count(span, 0);
     }
     fn exit(&self, span: &Id) {
-        Self::change(span, |span| span.calls[1] += 1);
+        Self::count(span, 1);
     }
     fn try_close(&self, span: Id) -> bool {
-        Self::change(&span, |span| span.calls[2] += 1);
+        Self::count(&span, 2);
         true
     }
     fn record(&self, _: &Id, _: &tracing::span::Record<'_>) {}
@@ -86,26 +77,26 @@ impl log::Log for Logger {
     }
     fn log(&self, record: &log::Record<'_>) {
         if record.target() == "libnccl" && record.level() == log::Level::Trace {
-            LINES.lock().unwrap().push(record.args().to_string());
+            let line = record.args().to_string();
+            let (operation, fields) = line.split_once(' ').unwrap();
+            let fields = fields.split(' ').map(str::to_owned).collect();
+            LINES.lock().unwrap().push((operation.into(), fields));
         }
     }
     fn flush(&self) {}
 }
 
-/// Returns the expected fields, from a record of the recorder.
-fn expected(record: &Record, communicator: &str, rank: usize) -> Fields {
-    let fields = [
-        ("number", Some(record.number.to_string())),
-        ("data_type", record.data_type.map(|data_type| data_type.to_string())),
-        ("sent", Some(record.sent.to_string())),
-        ("received", Some(record.received.to_string())),
-        ("peer", record.peer.map(|peer| peer.to_string())),
-        ("source", record.source.map(|source| source.to_string())),
-        ("communicator", Some(communicator.into())),
-        ("rank", Some(rank.to_string())),
-        ("size", Some("2".into())),
-    ];
-    Fields(fields.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect())
+/// Returns the expected line, from a record of the recorder.
+fn expected(record: &Record, communicator: &str, rank: usize) -> Line {
+    let Record { number, sent, received, .. } = record;
+    let common = format!(
+        "number={number} sent={sent} received={received} communicator={communicator} rank={rank} size=2"
+    );
+    let mut fields: BTreeSet<_> = common.split(' ').map(str::to_owned).collect();
+    fields.extend(record.data_type.map(|data_type| format!("data_type={data_type}")));
+    fields.extend(record.peer.map(|peer| format!("peer={peer}")));
+    fields.extend(record.source.map(|source| format!("source={source}")));
+    (record.operation.into(), fields)
 }
 
 /// Calls operations of all kinds.
@@ -137,7 +128,7 @@ fn call(comm: &Communicator) {
 fn spans_and_log_records_have_the_fields_of_the_recorder() {
     libnccl_observe::log();
     libnccl_observe::tracing();
-    tracing::subscriber::set_global_default(Collector(AtomicU64::new(1))).unwrap();
+    tracing::subscriber::set_global_default(Collector).unwrap();
     log::set_logger(&Logger).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     let comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
@@ -152,28 +143,16 @@ fn spans_and_log_records_have_the_fields_of_the_recorder() {
     for (rank, recorder) in recorders.iter().enumerate() {
         let records = recorder.records();
         assert_eq!(records.len(), 10, "{records:?}");
-        wanted.extend(records.iter().map(|record| (record.operation, expected(record, communicator, rank))));
+        wanted.extend(records.iter().map(|record| expected(record, communicator, rank)));
     }
     wanted.sort();
 
     let spans = SPANS.lock().unwrap();
-    assert!(spans.values().all(|span| span.calls == [1; 3]), "{spans:?}");
-    let mut got: Vec<_> = spans.values().map(|span| (span.name, span.fields.clone())).collect();
-    got.sort();
-    assert_eq!(got, wanted);
-
-    let mut logged: Vec<_> = LINES
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|line| {
-            let (operation, fields) = line.split_once(' ').unwrap();
-            let field = |text: &str| text.split_once('=').map(|(name, value)| (name.into(), value.into()));
-            (operation.to_owned(), Fields(fields.split(' ').filter_map(field).collect()))
-        })
-        .collect();
+    assert!(spans.iter().all(|(_, calls)| *calls == [1; 3]), "{spans:?}");
+    let mut found: Vec<Line> = spans.iter().map(|(line, _)| line.clone()).collect();
+    found.sort();
+    assert_eq!(found, wanted);
+    let mut logged = LINES.lock().unwrap().clone();
     logged.sort();
-    let wanted: Vec<_> =
-        wanted.into_iter().map(|(operation, fields)| (operation.to_owned(), fields)).collect();
     assert_eq!(logged, wanted);
 }

@@ -3,46 +3,26 @@
 use std::fs;
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use crate::{cargo_check, write_dependent};
 
 const HEADER: &str = include_str!("../../../vendor-headers/nccl.h");
 
-/// A crate that depends on libnccl, with an own header.
-struct Dependent(tempfile::TempDir);
+/// Returns a crate that depends on libnccl with a feature.
+fn dependent(feature: &str) -> TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    write_dependent(directory.path(), root, feature);
+    directory
+}
 
-impl Dependent {
-    fn new(feature: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        write_dependent(directory.path(), root, feature);
-        let dependent = Self(directory);
-        dependent.write(HEADER);
-        dependent
-    }
-
-    fn write(&self, header: &str) {
-        fs::write(self.header(), header).expect("the header is written");
-    }
-
-    fn header(&self) -> String {
-        self.0.path().join("nccl.h").to_str().expect("its name is text").into()
-    }
-
-    fn check(&self, environment: &[(&str, &str)]) -> Result<String, String> {
-        let header = self.header();
-        let environment = [&[("LIBNCCL_CHECK_HEADER", &*header)], environment].concat();
-        cargo_check(self.0.path(), &[], &environment)
-    }
-
-    #[track_caller]
-    fn builds(&self, environment: &[(&str, &str)]) -> String {
-        self.check(environment).unwrap_or_else(|stderr| panic!("{stderr}"))
-    }
-
-    #[track_caller]
-    fn fails(&self, environment: &[(&str, &str)]) -> String {
-        self.check(environment).expect_err("it fails")
-    }
+/// Builds the crate with a check of this header. Returns cargo's output: `Ok` if it succeeded.
+fn check(dependent: &TempDir, header: &str, environment: &[(&str, &str)]) -> Result<String, String> {
+    let path = dependent.path().join("nccl.h");
+    fs::write(&path, header).expect("the header is written");
+    let own = [("LIBNCCL_CHECK_HEADER", path.to_str().expect("its name is text"))];
+    cargo_check(dependent.path(), &[], &[&own, environment].concat())
 }
 
 #[track_caller]
@@ -70,10 +50,8 @@ fn contradictions_fail_the_build_with_both_forms() {
         "typedef struct ncclSimInfo_v22200 { float estimatedTime;",
     );
     let header = with(&header, "NCCL_SPLIT_NOCOLOR -1", "NCCL_SPLIT_NOCOLOR -2");
-    let dependent = Dependent::new("bindgen");
-    dependent.write(&header);
 
-    let stderr = dependent.fails(&[]);
+    let stderr = check(&dependent("bindgen"), &header, &[]).expect_err("it fails");
     let rest = "sendbuff : * const c_void , count";
     for line in [
         &format!("ncclSend: ours: fn ( {rest} : usize ,"),
@@ -96,17 +74,14 @@ fn contradictions_fail_the_build_with_both_forms() {
 #[test]
 #[ignore = "builds bindgen for each: .ci/run generated"]
 fn items_of_one_side_are_listed_and_fail_a_strict_build() {
-    let dependent = Dependent::new("bindgen");
+    let dependent = dependent("bindgen");
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
-    assert!(!dependent.builds(&strict).contains("LIBNCCL_CHECK_HEADER"));
+    let printed = check(&dependent, HEADER, &strict).expect("it builds");
+    assert!(!printed.contains("LIBNCCL_CHECK_HEADER"));
 
     // The same path with other contents: cargo runs the check again.
-    dependent.write(&with(
-        HEADER,
-        "typedef struct ncclComm ",
-        "int ncclOwn(void);\ntypedef struct ncclComm ",
-    ));
-    let stderr = dependent.builds(&[("LIBNCCL_CHECK_HEADER_STRICT", "0")]);
+    let header = with(HEADER, "typedef struct ncclComm ", "int ncclOwn(void);\ntypedef struct ncclComm ");
+    let stderr = check(&dependent, &header, &[("LIBNCCL_CHECK_HEADER_STRICT", "0")]).expect("it builds");
     assert!(stderr.contains(", 1 only in the header, of 2.32.3; "), "{stderr}");
     let list = stderr
         .split_once("of 2.32.3; ")
@@ -114,7 +89,7 @@ fn items_of_one_side_are_listed_and_fail_a_strict_build() {
         .map(|(list, _)| list);
     let list = fs::read_to_string(list.expect("the warning names a file")).expect("the list is there");
     assert!(list.ends_with("\nonly in the header, of 2.32.3:\n  ncclOwn: fn (  ) -> c_int\n"), "{list}");
-    let stderr = dependent.fails(&strict);
+    let stderr = check(&dependent, &header, &strict).expect_err("it fails");
     assert!(stderr.contains("  ncclOwn: fn (  ) -> c_int\n"), "{stderr}");
 }
 
@@ -127,10 +102,10 @@ fn header_without_the_feature_or_libclang_fails_the_build() {
         ("dlopen", &[][..], "and the check needs the feature `bindgen` of libnccl"),
         ("bindgen", &nowhere, without_libclang),
     ] {
-        let dependent = Dependent::new(feature);
-        let stderr = dependent.fails(environment);
-        let expected = format!("LIBNCCL_CHECK_HEADER is {:?}, {problem}", dependent.header());
+        let dependent = dependent(feature);
+        let stderr = check(&dependent, HEADER, environment).expect_err("it fails");
+        let expected = format!("LIBNCCL_CHECK_HEADER is {:?}, {problem}", dependent.path().join("nccl.h"));
         assert!(stderr.contains(&expected), "{stderr}");
     }
-    Dependent::new("dlopen").builds(&[("LIBNCCL_CHECK_HEADER", "")]);
+    check(&dependent("dlopen"), HEADER, &[("LIBNCCL_CHECK_HEADER", "")]).expect("it builds");
 }

@@ -1,19 +1,11 @@
 //! The output of `nccl bench` other than its table, with planted faults and signals.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{
-    self, MARK, NCCL, assert_has, bench, changed_library, ended, json, lines, list, marked, nccl, read, run,
-    send, undisturbed,
-};
+use crate::common::{self, bench, changed_library, json, list, nccl, run, undisturbed};
 use crate::snapshot::Session;
 
 /// Runs a command, which must exit with this status. Returns the JSON on its stdout.
@@ -47,6 +39,11 @@ fn without_times(value: &mut Value) {
 #[test]
 fn files_errors_and_mismatches_are_reported() {
     Session::new().replay("bench_output", Session::shell);
+}
+
+#[test]
+fn signals_and_killed_ranks_keep_the_rows_that_were_measured() {
+    Session::new().replay("bench_signals", Session::shell);
 }
 
 #[test]
@@ -124,90 +121,6 @@ fn planted_slow_rank_has_the_longest_own_time() {
             scope.spawn(move || undisturbed(|| check(how)));
         }
     });
-}
-
-/// Starts a run that would take days, waits for two rows, and sends a signal to it. Returns the exit status and stdout.
-fn interrupted(how: &str, signal: Signal, file: &Path) -> (Option<i32>, String) {
-    let mut command =
-        bench(&format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 {how} --json={}", file.display()));
-    command.env(MARK, file).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("the program starts");
-    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-    let (mut all, mut rows) = (String::new(), 0);
-    while rows < 2 {
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("text");
-        rows += usize::from(!line.starts_with('#'));
-        all += &line;
-    }
-    send(child.id(), signal);
-    let start = Instant::now();
-    stdout.read_to_string(&mut all).expect("text");
-    let status = child.wait().expect("it ends").code();
-    assert!(start.elapsed() < Duration::from_secs(10));
-    (status, all)
-}
-
-#[test]
-fn signal_prints_what_was_measured() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let file = directory.path().join("a.json");
-    for (how, signal, expected) in [
-        ("", Signal::INT, 130),
-        ("--processes", Signal::INT, 130),
-        ("", Signal::TERM, 143),
-        ("--processes", Signal::TERM, 143),
-    ] {
-        let (status, stdout) = interrupted(how, signal, &file);
-        assert_eq!(status, Some(expected), "{how} {signal:?}: {stdout}");
-        let rows = stdout.lines().filter(|line| !line.starts_with('#')).count();
-        let end = format!("# Interrupted after {rows} rows\n# Out of bounds values : 0 OK\n");
-        assert_has(&stdout, &[&end]);
-        let report = json(&read(&file));
-        assert_eq!((&report["interrupted"], list(&report["rows"]).len()), (&true.into(), rows));
-        assert_eq!(marked(file.to_str().expect("text")), [], "{how} {signal:?}");
-        fs::remove_file(&file).expect("it exists");
-    }
-}
-
-#[test]
-fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
-    for how in ["", "--processes"] {
-        let line =
-            format!("trap '' INT; exec '{NCCL}' bench all_reduce --ranks 2 -e 8 -n 1 -N 0 --cpu {how}");
-        let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut rows = lines(&mut child).filter(|line| !line.starts_with('#'));
-        for signal in [Signal::INT, Signal::TERM] {
-            // It continues to measure after the first of two signals.
-            assert_eq!(rows.by_ref().take(100).count(), 100, "{how}: it ends before {signal:?}");
-            send(child.id(), signal);
-        }
-        rows.for_each(drop);
-        assert_eq!(child.wait().unwrap().code(), Some(143), "{how}");
-    }
-}
-
-/// Rank 2 is killed during the measurement.
-#[test]
-fn killed_rank_ends_the_others_which_keep_the_rows_that_were_measured() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let file = directory.path().join("a.json");
-    let arguments = format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 --processes --json={}", file.display());
-    let mut child =
-        bench(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut lines = lines(&mut child);
-    let rank = lines.find(|line| line.starts_with("#  Rank  2 ")).expect("rank 2 is listed");
-    let pid = rank.split_whitespace().nth(6).expect("a process id");
-    lines.find(|line| !line.starts_with('#')).expect("a row");
-    send(pid.parse().expect("a number"), Signal::KILL);
-    lines.for_each(drop);
-    let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 137, "the parent");
-    let expected =
-        format!("nccl run: rank 2 (process {pid}) was ended by signal 9 (SIGKILL); ending the others\n");
-    assert_has(&stderr, &[&expected]);
-    let report = json(&read(&file));
-    assert_eq!(report["interrupted"], true);
-    assert!(!list(&report["rows"]).is_empty(), "{report}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, changed_library, json, list, nccl, read, run};
+use crate::common::{changed_library, json, list, nccl, read, run};
 use crate::results;
 use crate::snapshot::Session;
 
@@ -76,20 +76,6 @@ fn bandwidth_at_the_mean_is_that_of_the_measurement() {
     }
 }
 
-#[test]
-fn verdict_of_a_comparison_is_not_lost_with_its_output() {
-    let session = Session::new();
-    session.write("a.json", results::result("").to_string());
-    session.write("b.json", results::result("/rows/1/in_place*2").to_string());
-    for json in ["", " --json"] {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        drop(reader);
-        let mut command = nccl(&format!("bench compare a.json b.json --threshold 0.95{json}"));
-        let (_, stderr) = run(command.current_dir(session.path("")).stdout(writer), 1);
-        assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
-    }
-}
-
 /// The library fails in each process except the first.
 #[test]
 fn failure_keeps_the_rounds_that_were_measured() {
@@ -115,26 +101,6 @@ fn failure_keeps_the_rounds_that_were_measured() {
     assert!(stderr.ends_with("error: the measurement with dlopen ended: exit status: 1\n"), "{stderr}");
     let (stdout, _) = compare(directory.path(), &arguments, 1);
     assert_eq!(stdout, "");
-}
-
-/// The table of `nccl bench` has the format of nccl-tests.
-#[test]
-fn output_of_nccl_tests_is_one_side() {
-    let session = Session::new();
-    session.write("a.json", results::result("").to_string());
-    let table = run(&mut nccl("bench all_reduce --ranks 2 -b 64 -e 64 -n 5 --cpu"), 0).0;
-    let theirs = table.replace("starting: all_reduce", "starting: all_reduce_perf");
-    let theirs = theirs
-        .replace("# nccl 0", "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n# nccl 0");
-    session.write("perf.txt", &theirs);
-    let (stdout, _) = compare(&session.path(""), "a.json perf.txt", 0);
-    let parts = ["# B: perf.txt: NCCL 2.28.9 (nccl-tests)\n", "# A, B: mean of the loop\n"];
-    assert_has(&stdout, &parts);
-    assert_eq!(printed(&stdout).len(), 2, "{stdout}");
-    let time =
-        theirs.lines().find(|line| line.starts_with("  ")).and_then(|row| row.split_whitespace().nth(5));
-    let time: f64 = time.expect("a row").parse().expect("a time");
-    assert_eq!(printed(&stdout)[0][1].parse(), Ok(time), "{stdout}");
 }
 
 #[cfg(not(feature = "link"))]

@@ -1,6 +1,5 @@
 //! The help of `nccl`, its completions, manual pages and version.
 
-use crate::common::{assert_has, nccl, run};
 use crate::snapshot::Session;
 
 #[test]
@@ -17,13 +16,4 @@ fn completions_offer_what_is_accepted() {
         compopt() { :; }; _nccl nccl '' \"${@: -1}\"; echo \"${COMPREPLY[@]}\"";
     session.write("complete", script);
     session.replay("completions", Session::shell);
-}
-
-#[test]
-fn version_says_what_the_program_was_built_with() {
-    let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(run(&mut nccl("-V"), 0).0, format!("nccl {version}\n"));
-    let (long, _) = run(&mut nccl("--version"), 0);
-    assert!(long.starts_with(&format!("nccl {version}\nlibnccl:  {version}\nheader:   NCCL 2.")), "{long}");
-    assert_has(&long, &["\nfeatures: dlopen", "\ntarget:   "]);
 }

@@ -9,7 +9,7 @@ use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{Process, assert_has, lines, nccl, rank_command, run, send, wait_until};
+use crate::common::{Process, assert_has, json, lines, nccl, rank_command, read, run, send, wait_until};
 use crate::snapshot::Session;
 
 const RANKS: usize = 3;
@@ -33,28 +33,19 @@ fn rank_process() {
     }
 }
 
-/// Starts a rank, or `nccl run` with all ranks.
-fn start(rank: Option<usize>, id: UniqueId, directory: &Path) -> Process {
-    let mut command = rank_command("recorder_live::rank_process");
-    match rank {
-        Some(rank) => drop(command.env("RANK", rank.to_string())),
-        None => {
-            let mut launcher = nccl(&format!("run -n {RANKS} --"));
-            launcher.arg(command.get_program()).args(command.get_args());
-            command = launcher;
-        }
-    }
+/// Starts all ranks, and returns when they have joined.
+fn start(directory: &Path) -> Process {
+    let id = libnccl_cpu::nccl().unique_id().unwrap();
+    let rank = rank_command("recorder_live::rank_process");
+    let mut command = nccl(&format!("run -n {RANKS} --"));
+    command.arg(rank.get_program()).args(rank.get_args());
     command.env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16").current_dir(directory);
     // Relative to its directory.
     command.env("LIBNCCL_RECORDER_FILE", "rank").env("LIBNCCL_RECORDER_SIGNAL", "USR2");
     let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = lines(&mut process.0);
-    let ready = if rank.is_some() { 1 } else { RANKS };
-    assert_eq!(
-        lines.by_ref().filter(|line| line.ends_with("ready")).take(ready).count(),
-        ready,
-        "a rank ended"
-    );
+    let ready = lines.by_ref().filter(|line| line.ends_with("ready")).take(RANKS).count();
+    assert_eq!(ready, RANKS, "a rank ended");
     // Nothing waits for its reader.
     thread::spawn(move || lines.for_each(drop));
     process
@@ -75,36 +66,29 @@ fn diff_when_stuck(arguments: &[&str]) -> Value {
     report
 }
 
+/// By the process of their launcher, and by their own processes.
 #[test]
-fn rank_that_is_missing_is_named_below_a_launcher_and_the_job_goes_on() {
-    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let mut job = start(None, id, directory.path());
+fn rank_that_is_missing_or_stopped_is_named_and_the_job_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut job = start(directory.path());
     let report = diff_when_stuck(&["--pid", &job.0.id().to_string()]);
     assert_eq!(report["findings"][0]["ranks"], json!([RANKS - 1]), "{report:#}");
     assert_eq!(report["communicators"][0]["recorded"], RANKS, "{report:#}");
     assert!(job.0.try_wait().unwrap().is_none(), "the job has ended");
-    send(job.0.id(), Signal::TERM);
-    job.0.wait().unwrap();
-}
 
-#[test]
-fn rank_that_is_stopped_is_named_with_what_the_others_wait_in() {
-    let (id, directory) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    // Each waits for the others to join.
-    let ranks: Vec<_> = thread::scope(|scope| {
-        let directory = directory.path();
-        let start = |rank| scope.spawn(move || start(Some(rank), id, directory));
-        let starting: Vec<_> = (0..RANKS).map(start).collect();
-        starting.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
-    let ids: Vec<_> = ranks.iter().map(|rank| rank.0.id().to_string()).collect();
+    let files = [0, 1, 2].map(|rank| directory.path().join(format!("rank{rank}.json")));
+    let ids = files.each_ref().map(|file| json(&read(file))["process"].to_string());
     let arguments: Vec<_> = ids.iter().flat_map(|id| ["--pid", id]).collect();
     diff_when_stuck(&arguments);
-    fs::remove_file(directory.path().join("rank2.json")).unwrap();
-    send(ranks[2].0.id(), Signal::STOP);
+    fs::remove_file(&files[2]).unwrap();
+    let stopped = ids[2].parse().unwrap();
+    send(stopped, Signal::STOP);
     let (text, warning) = run(nccl("recorder diff --timeout 500ms").args(arguments), 1);
     assert_has(&text, &["there is no recording of rank 2 of 3", "all_reduce"]);
-    assert_has(&warning, &[&format!("process {} has not written", ids[2])]);
+    assert_has(&warning, &[&format!("process {stopped} has not written")]);
+    send(stopped, Signal::CONT);
+    send(job.0.id(), Signal::TERM);
+    job.0.wait().unwrap();
 }
 
 /// The processes become `sleep`: until then, they have the environment of this process.

@@ -67,3 +67,9 @@ pub(crate) fn command(session: &mut Session, line: &str) {
         None => session.shell(line),
     }
 }
+
+/// `nccl bench plot`, and `nccl bench --plot`.
+#[test]
+fn results_are_drawn_labelled_or_refused() {
+    Session::new().replay("plot_results", command);
+}

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use libnccl_test_support::random_inputs::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, ended, lines, marked, nccl, read, run, send, terminal,
-    wait_until, within_limit,
+    LIMIT, MARK, NCCL, Process, assert_has, ended, lines, marked, nccl, send, terminal, wait_until,
+    within_limit,
 };
 use crate::snapshot::Session;
 
@@ -27,56 +27,8 @@ fn ranks_print_and_fail() {
     Session::new().replay("run", Session::shell);
 }
 
-#[test]
-fn restarts_run_all_ranks_again_until_none_is_left() {
-    let directory = tempfile::tempdir().unwrap();
-    let logs = directory.path().join("logs");
-    let fails_twice = "[ $RANK != 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3; echo attempt $TORCHELASTIC_RESTART_COUNT; \
-                       echo error >&2";
-    let options = format!("-n 2 --restart 2 --log-dir {}", logs.display());
-    let (stdout, stderr) = run(&mut script(&options, fails_twice), 0);
-    assert_has(&stdout, &["[0] attempt 2\n", "[1] attempt 2\n"]);
-    assert_has(&stderr, &["starting all ranks again, 2 of 2 times"]);
-    for (attempt, rank, text) in
-        [("attempt_0", "0", ""), ("attempt_2", "0", "attempt 2\n"), ("attempt_2", "1", "attempt 2\n")]
-    {
-        let of_rank = logs.join(attempt).join(rank);
-        assert_eq!(read(&of_rank.join("stdout.log")), text, "{attempt}, {rank}");
-        assert_eq!(read(&of_rank.join("stderr.log")), if text.is_empty() { "" } else { "error\n" });
-    }
-    run(&mut script("-n 2 --restart 1", fails_twice), 3);
-}
-
-/// Starts ranks that each have a child, and waits until all run. The ranks print a line for SIGUSR1 and SIGTERM.
-fn start(mark: &str) -> Child {
-    let traps = "trap 'echo user' USR1; trap 'echo end; exit 5' TERM; sleep 1000 & while :; do wait; done";
-    let mut command = script("-n 3", traps);
-    let child = command.env(MARK, mark).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let is_started = || marked(mark).iter().filter(|(_, line)| line.starts_with("sleep")).count() == 3;
-    assert!(wait_until(LIMIT, is_started), "{:?}", marked(mark));
-    child
-}
-
 fn mark(name: &str) -> String {
     format!("{name}-{}", std::process::id())
-}
-
-#[test]
-fn signals_reach_every_rank_once() {
-    let mark = mark("signals");
-    let mut child = start(&mark);
-    let mut lines = lines(&mut child);
-    let mut next = || {
-        let mut lines: Vec<String> = lines.by_ref().take(3).collect();
-        lines.sort();
-        lines
-    };
-    send(child.id(), Signal::USR1);
-    assert_eq!(next(), ["[0] user", "[1] user", "[2] user"]);
-    send(child.id(), Signal::TERM);
-    assert_eq!(next(), ["[0] end", "[1] end", "[2] end"]);
-    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
-    assert_eq!(marked(&mark), [], "the children of the ranks have no reason to live");
 }
 
 /// Sends SIGTERM to each process of a job, as systemd and `scancel` do, and to the ranks first.
@@ -130,41 +82,6 @@ fn signal_to_all_processes_leaves_the_ranks_their_time() {
         assert_eq!(printed.next().as_deref(), Some("[0] saved"));
         assert_eq!(child.wait().unwrap().code(), Some(status));
     }
-}
-
-#[test]
-fn signal_that_is_ignored_at_the_start_is_ignored() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("file");
-    let wait = format!("echo ready; until [ -e {} ]; do sleep 0.1; done", file.display());
-    let line = format!("trap '' HUP; exec '{NCCL}' run -n 1 -- sh -c '{wait}'");
-    let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(lines(&mut child).next().as_deref(), Some("[0] ready"));
-    send(child.id(), Signal::HUP);
-    thread::sleep(Duration::from_millis(200));
-    File::create(&file).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-#[test]
-fn signal_ends_a_job_whose_output_nobody_reads() {
-    let mut child = nccl("run -n 1 -- yes").stdout(Stdio::piped()).spawn().unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
-    // Until all pipes are full.
-    thread::sleep(Duration::from_millis(300));
-    send(child.id(), Signal::TERM);
-    let mut child = Process(child);
-    assert!(wait_until(LIMIT, || child.0.try_wait().unwrap().is_some()), "it waits for the reader");
-    assert_eq!(child.0.wait().unwrap().code(), Some(143));
-}
-
-/// The output is lost at its first line, and there is no second line.
-#[test]
-fn lost_output_ends_ranks_that_print_no_more() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let (_, stderr) = run(script("-n 2", "echo once; sleep 1000").stdout(writer), 141);
-    assert_eq!(stderr, "");
 }
 
 #[test]
@@ -317,34 +234,6 @@ fn background_job_is_stopped_at_its_output_with_tostop() {
     assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not go on", marked(&mark));
     File::create(&file).unwrap();
     shell.read_until("end 0", 1);
-}
-
-#[test]
-fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_them() {
-    let directory = tempfile::tempdir().unwrap();
-    let [library, own, trace, program, source] =
-        ["libnccl.so.2", "own.so", "libnccl-trace.so", "program", "program.c"]
-            .map(|name| directory.path().join(name));
-    for copy in [&library, &own, &trace] {
-        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), copy).unwrap();
-    }
-    let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
-    fs::write(&source, code).unwrap();
-    let preloaded = |given: &str| {
-        let mut command = nccl("run -n 1");
-        command.arg(format!("--cpu={}", directory.path().display()));
-        // The program is started by another.
-        command.args(["--", "sh", "-c", "\"$0\"; exit $?"]).arg(&program);
-        run(command.env("LD_PRELOAD", given).env("ASAN_OPTIONS", "detect_leaks=0"), 0).0
-    };
-    let (library, own, trace) = (library.display(), own.display(), trace.display());
-    run(Command::new("cc").arg("-o").args([&program, &source]), 0);
-    assert_eq!(preloaded(&format!("{own} {trace}")), format!("[0] {own}:{trace}:{library}\n"));
-    let mut sanitized = Command::new("cc");
-    sanitized.args(["-fsanitize=address", "-o"]).args([&program, &source]).stderr(Stdio::null());
-    if sanitized.status().is_ok_and(|status| status.success()) {
-        assert_eq!(preloaded(""), format!("[0] {library}\n"));
-    }
 }
 
 /// Kills a process at a random time, including between two attempts. No process, file or socket of the run must remain. Repeated

@@ -92,14 +92,14 @@ impl Session {
         self.shell_with(line, &[]);
     }
 
-    /// Runs a line of the shell with these variables.
+    /// Runs a line of the shell with these variables, for five minutes at most.
     pub(crate) fn shell_with(&mut self, line: &str, variables: &[(&str, &Path)]) {
         let mut path = Path::new(NCCL).parent().unwrap().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap());
-        let mut command = command("sh");
+        let mut command = command("timeout");
         command
-            .args(["-c", line])
+            .args(["300", "sh", "-c", line])
             .env("PATH", path)
             .env("CPU", shared_object("nccl_cpu"))
             .env("NCCL", NCCL)

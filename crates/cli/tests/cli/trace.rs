@@ -262,25 +262,17 @@ fn exports_are_the_functions_of_nccl_and_a_mark() {
     let library = shared_object("nccl_trace");
     let (printed, _) = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library), 0);
     let found: BTreeSet<_> = printed.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    let functions = Functions::NAMES.iter().map(ToString::to_string);
-    let of_devices = device_functions();
-    let hidden = ["ncclResetDebugInit".to_owned()];
-    let expected: BTreeSet<String> = functions.chain(of_devices).chain(hidden).collect();
-    let expected: BTreeSet<String> =
-        expected.iter().flat_map(|name| [name.clone(), format!("p{name}")]).collect();
-    let mut expected: BTreeSet<&str> = expected.iter().map(String::as_str).collect();
-    expected.insert("libnccl_trace");
-    let differences: Vec<_> = expected.symmetric_difference(&found).collect();
+    // Those of `nccl_device_host.h` too.
+    let declared = read(&repository().join("src/sys/generated/device_functions.rs"));
+    let of_devices =
+        declared.lines().filter_map(|line| Some(line.trim().strip_prefix("fn ")?.split_once('(')?.0));
+    let names = Functions::NAMES.iter().copied().chain(of_devices).chain(["ncclResetDebugInit"]);
+    let expected: Vec<_> = names.flat_map(|name| [name.to_owned(), format!("p{name}")]).collect();
+    let expected = expected.iter().map(String::as_str).chain(["libnccl_trace"]).collect();
+    let differences: Vec<_> = found.symmetric_difference(&expected).collect();
     assert!(differences.is_empty(), "{differences:?}");
     let (dynamic, _) = run(Command::new("readelf").args(["-W", "-d"]).arg(&library), 0);
     assert_has(&dynamic, &["Library soname: [libnccl.so.2]"]);
-}
-
-/// Returns the names of the functions that `nccl_device_host.h` declares.
-fn device_functions() -> BTreeSet<String> {
-    let text = read(&repository().join("src/sys/generated/device_functions.rs"));
-    let name = |line: &str| Some(line.trim().strip_prefix("fn ")?.split_once('(')?.0.to_owned());
-    text.lines().filter_map(name).collect()
 }
 
 /// Prints the overhead of recording for an operation of a library that does nothing: docs/hangs.md.

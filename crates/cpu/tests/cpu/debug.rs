@@ -33,6 +33,7 @@ fn log(process: &RankProcess) {
         }),
         "calls" => log_calls(comm.unwrap()),
         "networks" => log_networks(),
+        "lifecycle" => log_lifecycle(),
         _ => {
             let make = || init_with(unique_id(), 1, 0, |_| ()).1.destroy();
             make();
@@ -71,6 +72,15 @@ fn log_networks() {
     let (_, other) = init_with(unique_id(), 1, 0, |_| ());
     assert_eq!(split(first.0, -1, 0), Ok(Comm(ptr::null_mut())));
     [first, Comm(child), other].into_iter().for_each(Comm::destroy);
+}
+
+fn log_lifecycle() {
+    let (_, comm) = init_with(unique_id(), 1, 0, |_| ());
+    let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
+    config.commName = c"the child".as_ptr();
+    assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, &mut config)), OK);
+    Comm(child).destroy();
+    assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
 }
 
 /// Makes calls in a process with this environment, and returns its output and its process id.
@@ -243,4 +253,23 @@ fn network_lines_match_nccl() {
     assert_eq!(with(&[("NCCL_DEBUG", "INFO")]), ["IB", "Socket", "Socket"]);
     let environment = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "NET"), ("NCCL_NET", "Socket")];
     assert_eq!(with(&environment), ["Socket"; 3]);
+}
+
+#[test]
+fn log_reports_init_destroy_and_abort() {
+    let (text, _) = run("lifecycle", &[("NCCL_DEBUG", "INFO")]);
+    let events: Vec<&str> =
+        text.lines().filter(|line| line.contains(" NCCL INFO ") && line.contains("nranks")).collect();
+    let expected = [
+        ("", "- Init START"),
+        ("comm 0x10 rank", "- Init COMPLETE"),
+        ("comm 0x20 (the child) rank", "- Init COMPLETE"),
+        ("comm 0x20", "- Destroy COMPLETE"),
+        ("comm 0x10", "- Abort COMPLETE"),
+    ];
+    assert_eq!(events.len(), expected.len(), "{text}");
+    for (line, (comm, ending)) in events.iter().zip(expected) {
+        assert!(line.contains(comm) && line.ends_with(ending), "{line}");
+        assert!(line.contains(" rank 0 nranks 1 cudaDev 0 commId 0x"), "{line}");
+    }
 }

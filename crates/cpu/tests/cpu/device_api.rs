@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use libnccl::sys::device::{ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t, ncclTeam_t};
-use libnccl::sys::{NCCL_API_MAGIC, NCCL_VERSION_CODE, ncclResult_t};
+use libnccl::sys::{NCCL_API_MAGIC, NCCL_VERSION_CODE};
 
 use crate::common::{
     ARGUMENT, Comm, Memory, OK, USAGE, alone, assert_last_error, assert_sum, init, on_threads,
@@ -17,12 +17,6 @@ macro_rules! device {
         #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         unsafe { function($($argument),*) }
     }};
-}
-
-fn query(comm: Comm, props: *mut ncclCommProperties_t) -> ncclResult_t {
-    let function = libnccl_cpu::DEVICE_TABLE.ncclCommQueryProperties.unwrap();
-    // SAFETY: NULL, or memory with the size and alignment of the struct.
-    unsafe { function(comm.0, props) }
 }
 
 #[test]
@@ -41,7 +35,7 @@ fn properties_of_older_version_fill_only_its_fields() {
         // SAFETY: the memory has the size and alignment of the struct.
         unsafe {
             ((*props).magic, (*props).version) = (NCCL_API_MAGIC, version);
-            assert_eq!(query(comm, props), OK);
+            assert_eq!(device!(ncclCommQueryProperties(comm.0, props)), OK);
             assert_eq!(((*props).rank, (*props).nRanks), (0, 1));
         }
         let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -60,9 +54,9 @@ fn properties_of_unknown_versions_are_refused() {
     {
         let given = ncclCommProperties_t { magic, version, ..full };
         let mut props = given;
-        assert_eq!((query(comm, &raw mut props), props), (USAGE, given));
+        assert_eq!((device!(ncclCommQueryProperties(comm.0, &raw mut props)), props), (USAGE, given));
     }
-    assert_eq!(query(comm, ptr::null_mut()), ARGUMENT);
+    assert_eq!(device!(ncclCommQueryProperties(comm.0, ptr::null_mut())), ARGUMENT);
     comm.destroy();
 }
 

@@ -13,8 +13,8 @@ use libnccl_test_support::install_as;
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    Arguments, COLLECTIVES, Comm, F32, I32, OK, STREAM, SUM, USAGE, assert_last_error, async_error, in_group,
-    init, last_error, on_threads, split,
+    Arguments, COLLECTIVES, Comm, F32, I32, OK, STREAM, SUM, USAGE, assert_last_error, async_error, has_root,
+    in_group, init, last_error, on_threads, split,
 };
 
 /// Published with the call by two ranks and by four; by four alone; only where the ranks are processes; never.
@@ -45,11 +45,11 @@ struct Cell {
 fn cells(ranks: usize, sizes: &[usize]) -> Vec<Cell> {
     use Mistake::{NoCall, OtherCount, OtherFunction, OtherReduction, OtherRoot, OtherType, OwnRoot};
     let mut cells = vec![];
-    for (function, (_, _, has_root, reduces)) in COLLECTIVES.into_iter().enumerate() {
+    for (function, (name, _)) in COLLECTIVES.into_iter().enumerate() {
         let mut mistakes = vec![OtherCount, OtherType, NoCall];
         mistakes.extend([1, 3, 5].map(|step| OtherFunction((function + step) % 8)));
-        mistakes.extend([OtherRoot, OwnRoot].into_iter().filter(|_| has_root));
-        mistakes.extend([OtherReduction].into_iter().filter(|_| reduces));
+        mistakes.extend([OtherRoot, OwnRoot].into_iter().filter(|_| has_root(name)));
+        mistakes.extend([OtherReduction].into_iter().filter(|_| name.contains("Reduce")));
         for (mistake, bytes) in mistakes.iter().flat_map(|mistake| sizes.iter().map(|size| (*mistake, *size)))
         {
             cells.extend([0, ranks - 1].map(|errs| Cell { function, bytes, mistake, errs }));
@@ -62,13 +62,13 @@ impl Cell {
     /// Returns the collective and the arguments of a rank, unless it makes no call.
     fn call(self, rank: usize, ranks: usize) -> Option<(usize, Arguments)> {
         let Self { mut function, bytes, mistake, errs } = self;
-        let mut arguments = Arguments { count: bytes / 4, data_type: F32, op: SUM, root: 0 };
+        let mut arguments = Arguments { count: bytes / 4, data: F32, op: SUM, root: 0 };
         match mistake {
             Mistake::OwnRoot => arguments.root = rank as c_int,
             _ if rank != errs => {}
             Mistake::OtherRoot => arguments.root = ranks as c_int - 1,
             Mistake::OtherCount => arguments.count += 1,
-            Mistake::OtherType => arguments.data_type = I32,
+            Mistake::OtherType => arguments.data = I32,
             Mistake::OtherReduction => arguments.op = ncclRedOp_t::ncclMax,
             Mistake::OtherFunction(other) => function = other,
             Mistake::NoCall => return None,

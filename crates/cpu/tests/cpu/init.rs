@@ -1,28 +1,19 @@
-//! Initialization: ids, configs, failures and log lines.
+//! Initialization: ids, configs and failures.
 
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::{ncclConfig_t, ncclResult_t};
+use libnccl::sys::ncclResult_t;
 
-use crate::common::processes::{self, RankProcess, finish, resume, spawn, stop};
+use crate::common::processes::{RankProcess, finish, resume, spawn, stop};
 use crate::common::{
     ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, USAGE, all_reduce, alone, assert_last_error, in_group,
     init, init_nonblocking, init_rank, init_with, last_error, on_threads, unique_id, wait_async,
     wait_for_peers,
 };
 
-rank_tasks!(log_lifecycle, fail_init);
-
-fn log_lifecycle(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
-    config.commName = c"the child".as_ptr();
-    assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, &mut child, &mut config)), OK);
-    Comm(child).destroy();
-    assert_eq!(nccl!(ncclCommAbort(comm)), OK);
-}
+rank_tasks!(fail_init);
 
 #[test]
 fn null_handle_of_object_pending_in_open_group_is_explained() {
@@ -131,27 +122,6 @@ fn rank_beyond_the_roots_nranks_fails_all_ranks() {
         peer.destroy();
     }
     assert!(finish(root).contains(MISTAKE));
-}
-
-#[test]
-fn log_reports_init_destroy_and_abort() {
-    let mut command = processes::command("log_lifecycle", &unique_id(), 1, &[0]);
-    command.env_remove("NCCL_DEBUG_SUBSYS").env_remove("NCCL_DEBUG_FILE").env("NCCL_DEBUG", "INFO");
-    let text = finish(command.spawn().unwrap());
-    let events: Vec<&str> =
-        text.lines().filter(|line| line.contains(" NCCL INFO ") && line.contains("nranks")).collect();
-    let expected = [
-        ("", "- Init START"),
-        ("comm 0x10 rank", "- Init COMPLETE"),
-        ("comm 0x20 (the child) rank", "- Init COMPLETE"),
-        ("comm 0x20", "- Destroy COMPLETE"),
-        ("comm 0x10", "- Abort COMPLETE"),
-    ];
-    assert_eq!(events.len(), expected.len(), "{text}");
-    for (line, (comm, ending)) in events.iter().zip(expected) {
-        assert!(line.contains(comm) && line.ends_with(ending), "{line}");
-        assert!(line.contains(" rank 0 nranks 1 cudaDev 0 commId 0x"), "{line}");
-    }
 }
 
 #[test]

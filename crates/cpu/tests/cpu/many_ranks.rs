@@ -1,15 +1,13 @@
 //! Many ranks: the time, memory, file descriptors, and CPU time while waiting that they need.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, command, finish};
 use crate::common::{Comm, assert_sum, busy, on_threads, split, unique_id};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crate::resource_limits::limit_descriptors;
 
 rank_tasks!(sum_and_split_as_threads, sum_and_split_as_process, wait_for_late_rank);
 
@@ -48,8 +46,7 @@ fn sum_and_split_as_process(process: &RankProcess) {
 
 /// Runs all ranks as threads of a process that may open only a few file descriptors, so that a rank can keep none.
 fn sum_and_split_as_threads(process: &RankProcess) {
-    let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 40), ..getrlimit(Resource::Nofile) }).unwrap();
+    limit_descriptors(40);
     let (ranks, began) = (process.ranks, Instant::now());
     on_threads(ranks, |rank| sum_and_split(process.join_as(rank), ranks, rank));
     let memory = peak_memory();

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::common::{
     ARGUMENT, Arguments, COLLECTIVES, Comm, I32, OK, SUM, USAGE, all_reduce, alone, assert_last_error,
-    assert_sum, in_group, init, last_error, on_threads, send, split,
+    assert_sum, has_root, in_group, init, last_error, on_threads, send, split,
 };
 use libnccl::sys::ncclResult_t;
 
@@ -28,7 +28,7 @@ const BLOCKS: [([usize; 2], isize); 8] = [
 /// Calls a collective on a receive buffer in the middle of `memory`, and a send buffer `at` elements after it.
 fn call_at(index: usize, memory: &mut [i32], at: isize, count: usize, comm: Comm) -> ncclResult_t {
     let recv = memory.as_mut_ptr().wrapping_add(memory.len() / 3);
-    let arguments = Arguments { count, data_type: I32, op: SUM, root: ROOT as i32 };
+    let arguments = Arguments { count, data: I32, op: SUM, root: ROOT as i32 };
     COLLECTIVES[index].1(arguments, recv.wrapping_offset(at).cast(), recv.cast(), comm.0)
 }
 
@@ -78,14 +78,14 @@ fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
     let comms = init(RANKS);
     for count in [1_usize, 2048, 1 << 18] {
         for (index, ([sent, received], in_place)) in BLOCKS.into_iter().enumerate() {
-            let (name, _, has_root, _) = COLLECTIVES[index];
+            let name = COLLECTIVES[index].0;
             let allowed = in_place * count as isize;
             for at in [-((sent * count) as isize), (received * count) as isize, allowed] {
                 let codes = on_threads(RANKS, |rank| {
                     // A rank that is no root uses only one of its buffers, so they may overlap. In place, the other rank's block is
                     // the first one.
                     let at = match rank == ROOT {
-                        false if has_root => 1,
+                        false if has_root(name) => 1,
                         false if at == allowed => 0,
                         _ => at,
                     };
@@ -102,7 +102,7 @@ fn adjacent_unused_or_in_place_buffers_do_not_overlap() {
     // With one rank, the whole buffer is the rank's own block.
     let single = init(1)[0];
     let mut memory = [7; 3];
-    let arguments = Arguments { count: 3, data_type: I32, op: SUM, root: 0 };
+    let arguments = Arguments { count: 3, data: I32, op: SUM, root: 0 };
     let place = memory.as_mut_ptr().cast();
     assert_eq!((COLLECTIVES[5].1(arguments, place, place, single.0), memory), (OK, [7; 3]));
     single.destroy();

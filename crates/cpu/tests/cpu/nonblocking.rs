@@ -5,11 +5,12 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
+use libnccl::sys::NCCL_SUSPEND_MEM;
 
 use crate::common::{
-    ARGUMENT, Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, async_error,
-    in_group, init_nonblocking, last_error, nonblocking, sum, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, Memory, OK, PROGRESS, REMOTE, USAGE, all_reduce, alone, assert_last_error, async_error,
+    in_group, init_nonblocking, last_error, nonblocking, receive, send, sum, unique_id, wait_async,
+    wait_for_peers,
 };
 
 /// Creates a nonblocking communicator of two ranks, and waits for it.
@@ -20,21 +21,11 @@ fn init_nonblocking_pair() -> [Comm; 2] {
     comms
 }
 
-/// Numbers that calls in progress use, so that they are accessed by their address alone.
-struct Numbers(Vec<i32>);
-
-impl Numbers {
-    fn new(length: usize, value: i32) -> Self {
-        Self(vec![value; length])
-    }
-
-    fn at(&mut self, index: usize) -> *mut i32 {
-        self.0[index..].as_mut_ptr()
-    }
-}
-
-fn start_sum(Comm(comm): Comm, place: *mut i32, count: usize) -> ncclResult_t {
-    nccl!(ncclAllReduce(place.cast(), place.cast(), count, I32, SUM, comm, STREAM))
+/// Returns memory for calls in progress, which use it by its address alone.
+fn numbers(length: usize, value: i32) -> Memory {
+    let memory = Memory::new(length);
+    memory.elements().fill(value);
+    memory
 }
 
 /// A rank gets the result of its call first, even if a peer has aborted since.
@@ -43,9 +34,9 @@ fn completed_call_stays_successful_after_peer_abort() {
     let _alone = alone();
     let comms = init_nonblocking_pair();
     // In use until the communicators are destroyed.
-    let mut numbers = Numbers::new(2, 1);
-    for (rank, comm) in comms.iter().enumerate() {
-        assert_eq!(start_sum(*comm, numbers.at(rank), 1), PROGRESS);
+    let numbers = numbers(2, 1);
+    for (number, comm) in numbers.elements().chunks_mut(1).zip(&comms) {
+        assert_eq!(all_reduce(number, comm.0), PROGRESS);
     }
     let end = |comms: [Comm; 2]| {
         // Rank 0 has not been polled yet, but its call is certain to complete.
@@ -57,7 +48,7 @@ fn completed_call_stays_successful_after_peer_abort() {
         comms[0].destroy();
     };
     end(comms);
-    assert_eq!(numbers.0, [2; 2]);
+    assert_eq!(numbers.elements(), [2; 2]);
 
     // Likewise for an initialization.
     let id = unique_id();
@@ -74,9 +65,9 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
     let has_own_text =
         |comm: Comm| nccl!(ncclGetLastError(comm.0)) != nccl!(ncclGetLastError(ptr::null_mut()));
     assert_eq!(comms.map(has_own_text), [false; 2]);
-    let mut numbers = Numbers::new(2, 7);
-    let [to, from] = [0, 1].map(|index| numbers.at(index).cast());
-    assert_eq!(nccl!(ncclRecv(to, 1, I32, 1, comms[0].0, STREAM)), PROGRESS);
+    let numbers = numbers(2, 7);
+    let (to, from) = numbers.elements().split_at_mut(1);
+    assert_eq!(receive(to, 1, comms[0].0), PROGRESS);
     // Its thread begins the call.
     while !has_own_text(comms[0]) {
         thread::yield_now();
@@ -85,7 +76,7 @@ fn wait_text_belongs_to_its_communicator_and_keeps_the_last_error() {
     let text = unsafe { CStr::from_ptr(nccl!(ncclGetLastError(comms[0].0))) }.to_str().unwrap();
     assert!(text.contains("rank 0 of 2 still waits in call 1, ncclRecv("), "{text}");
     assert_eq!((has_own_text(comms[1]), last_error()), (false, error));
-    assert_eq!(nccl!(ncclSend(from, 1, I32, 0, comms[1].0, STREAM)), PROGRESS);
+    assert_eq!(send(from, 0, comms[1].0), PROGRESS);
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
     assert!(!has_own_text(comms[0]));
     comms.into_iter().for_each(Comm::destroy);
@@ -115,11 +106,10 @@ fn failed_nonblocking_init_leaves_comm_to_query() {
 fn first_error_of_queued_operations_is_reported_and_the_rest_succeeds() {
     let _alone = alone();
     let comms = init_nonblocking_pair();
-    let mut numbers = [Numbers::new(6, 1), Numbers::new(6, 10)];
-    for (me, numbers) in numbers.iter_mut().enumerate() {
-        let places = [numbers.at(0), numbers.at(2), numbers.at(4)];
-        for (place, count) in places.into_iter().zip([1 + me, 2 - me, 2]) {
-            assert_eq!(start_sum(comms[me], place, count), PROGRESS, "{}", last_error());
+    let numbers = [numbers(6, 1), numbers(6, 10)];
+    for (me, numbers) in numbers.iter().enumerate() {
+        for (place, count) in numbers.elements().chunks_mut(2).zip([1 + me, 2 - me, 2]) {
+            assert_eq!(all_reduce(&mut place[..count], comms[me].0), PROGRESS, "{}", last_error());
         }
     }
     // Rank 1's first operation may have ended before its next one was called.
@@ -128,13 +118,12 @@ fn first_error_of_queued_operations_is_reported_and_the_rest_succeeds() {
     assert_eq!(sum(ptr::null_mut(), 1), Err(ARGUMENT));
     assert_eq!(wait_async(comms[0].0), USAGE);
     assert_last_error("rank 1 called ncclAllReduce(count 2, ncclInt32, ncclSum)");
-    let [Numbers(one), Numbers(ten)] = &numbers;
-    assert_eq!((&one[..], &ten[..]), (&[1, 1, 1, 1, 11, 11][..], &[10, 10, 10, 10, 11, 11][..]));
+    assert_eq!(numbers[0].elements(), [1, 1, 1, 1, 11, 11]);
+    assert_eq!(numbers[1].elements(), [10, 10, 10, 10, 11, 11]);
 
     // It is not reported again after a call that was made when none was in progress.
-    let places = numbers.each_mut().map(|numbers| numbers.at(0));
-    for (comm, place) in comms.iter().zip(places) {
-        assert_eq!(start_sum(*comm, place, 1), PROGRESS);
+    for (comm, numbers) in comms.iter().zip(&numbers) {
+        assert_eq!(all_reduce(&mut numbers.elements()[..1], comm.0), PROGRESS);
     }
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
     comms.into_iter().for_each(Comm::destroy);
@@ -144,22 +133,17 @@ fn first_error_of_queued_operations_is_reported_and_the_rest_succeeds() {
 fn queued_operations_after_a_remote_error_do_not_run() {
     let _alone = alone();
     let comms = init_nonblocking_pair();
-    let mut numbers = Numbers::new(3, 1);
-    let places = [numbers.at(0), numbers.at(1), numbers.at(2)];
-    assert_eq!(start_sum(comms[0], places[0], 1), PROGRESS);
+    let numbers = numbers(3, 1);
+    let at = |index: usize| &mut numbers.elements()[index..=index];
+    assert_eq!(all_reduce(at(0), comms[0].0), PROGRESS);
     // Rank 1 would never receive it, and it is short enough to be sent without waiting.
-    assert_eq!(
-        nccl!(ncclSend(places[1].cast(), 1, I32, 1, comms[0].0, STREAM)),
-        PROGRESS,
-        "{}",
-        last_error()
-    );
-    assert_eq!(start_sum(comms[0], places[2], 1), PROGRESS);
+    assert_eq!(send(at(1), 1, comms[0].0), PROGRESS, "{}", last_error());
+    assert_eq!(all_reduce(at(2), comms[0].0), PROGRESS);
     assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
     assert_eq!(wait_async(comms[0].0), REMOTE);
     assert_last_error("rank 1 aborted the communicator");
-    assert_eq!(start_sum(comms[0], places[2], 1), REMOTE);
-    assert_eq!(numbers.0, [1; 3]);
+    assert_eq!(all_reduce(at(2), comms[0].0), REMOTE);
+    assert_eq!(numbers.elements(), [1; 3]);
     comms[0].destroy();
 }
 
@@ -168,10 +152,9 @@ fn queued_operations_after_a_remote_error_do_not_run() {
 fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
     let _alone = alone();
     let comms = init_nonblocking_pair();
-    let mut numbers = [Numbers::new(1024, 1), Numbers::new(1024, 10)];
-    let [one, ten] = numbers.each_mut().map(|numbers| numbers.at(0));
+    let [one, ten] = [numbers(1024, 1), numbers(1024, 10)];
     for _ in 0..2 {
-        assert_eq!(start_sum(comms[0], one, 1024), PROGRESS, "{}", last_error());
+        assert_eq!(all_reduce(one.elements(), comms[0].0), PROGRESS, "{}", last_error());
     }
     let (Comm(comm), mut child, none) = (comms[0], ptr::null_mut(), ptr::null_mut());
     let assert_refused = |code| {
@@ -181,24 +164,24 @@ fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
     assert_refused(nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)));
     assert_refused(nccl!(ncclCommShrink(comm, [1].as_mut_ptr(), 1, &mut child, none, 0)));
     assert_refused(nccl!(ncclCommGrow(comm, 3, ptr::null(), -1, &mut child, none)));
-    assert_refused(nccl!(ncclCommWindowRegister(comm, one.cast(), 4096, &mut ptr::null_mut(), 0)));
+    assert_refused(nccl!(ncclCommWindowRegister(comm, one.start.cast(), 4096, &mut ptr::null_mut(), 0)));
     assert_refused(nccl!(ncclCommSuspend(comm, NCCL_SUSPEND_MEM as i32)));
     assert_refused(nccl!(ncclCommFinalize(comm)));
     // Before ncclGroupEnd, where it is found that the group creates a communicator, too.
     let mut other = ptr::null_mut();
     assert_refused(in_group(|| {
         assert_eq!(nccl!(ncclCommInitRankConfig(&mut other, 1, unique_id(), 0, &mut nonblocking())), OK);
-        assert_eq!(start_sum(comms[0], one, 1024), OK);
+        assert_eq!(all_reduce(one.elements(), comms[0].0), OK);
     }));
     for _ in 0..2 {
-        assert_eq!(start_sum(comms[1], ten, 1024), PROGRESS);
+        assert_eq!(all_reduce(ten.elements(), comms[1].0), PROGRESS);
     }
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
-    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 22)));
+    assert!([&one, &ten].iter().all(|memory| memory.elements().iter().all(|number| *number == 22)));
 
     // And nothing is queued behind a call that changes the communicator.
     assert_eq!(nccl!(ncclCommSuspend(comm, NCCL_SUSPEND_MEM as i32)), PROGRESS);
-    assert_refused(start_sum(comms[0], one, 1024));
+    assert_refused(all_reduce(one.elements(), comms[0].0));
     assert_eq!(nccl!(ncclCommSuspend(comms[1].0, NCCL_SUSPEND_MEM as i32)), PROGRESS);
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
     comms.into_iter().for_each(Comm::destroy);

@@ -93,7 +93,7 @@ fn put_into_deregistered_part_is_invalid_usage() {
 }
 
 #[test]
-fn put_into_window_of_ended_rank_is_remote_error() {
+fn put_into_window_of_ended_rank_and_signals_are_remote_errors() {
     let _alone = alone();
     let ends: [(&dyn Fn(ncclComm_t) -> ncclResult_t, &str); 3] = [
         (&|comm| nccl!(ncclCommDestroy(comm)), "rank 1 has finalized or destroyed"),
@@ -103,7 +103,11 @@ fn put_into_window_of_ended_rank_is_remote_error() {
     for (end, text) in ends {
         let (comms, memories, windows) = with_windows(2, 2);
         memories[0].elements().fill(7);
+        assert_eq!(signal(0, 0, 0, comms[1].0), OK);
         assert_eq!(end(comms[1].0), OK);
+        assert_eq!(wait(1, comms[0].0), OK, "an earlier signal still counts");
+        assert_eq!([wait(1, comms[0].0), signal(1, 0, 0, comms[0].0)], [REMOTE; 2]);
+        assert_last_error(text);
         assert_eq!(put(memories[0].elements(), 1, windows[0], 0, comms[0].0), REMOTE);
         assert_last_error(text);
         assert_eq!(memories[1].elements(), [0; 2]);
@@ -148,19 +152,6 @@ fn too_many_windows_name_the_rank() {
     assert_eq!(nccl!(ncclCommWindowDeregister(comm, windows[500])), OK);
     assert_eq!(register(comm, &memory, &mut windows[1024]), OK);
     comms[0].destroy();
-}
-
-#[test]
-fn wait_signal_for_departed_rank_returns_remote_error() {
-    let _alone = alone();
-    let (comms, _memories, _) = with_windows(3, 1);
-    assert_eq!(signal(0, 0, 0, comms[1].0), OK);
-    comms[1].destroy();
-    assert_eq!(wait(1, comms[0].0), OK, "an earlier signal still counts");
-    assert_eq!(wait(1, comms[0].0), REMOTE);
-    assert_last_error("rank 1 has finalized or destroyed");
-    assert_eq!(signal(1, 0, 0, comms[2].0), REMOTE);
-    [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
 rank_tasks!(register_private_memory_at_rank_1);

@@ -43,7 +43,7 @@ struct Rank {
 
 impl Rank {
     fn operate(&self, name: &str, root: i32) -> ncclResult_t {
-        let sum = |count| Arguments { count, data_type: F32, op: SUM, root };
+        let sum = |count| Arguments { count, data: F32, op: SUM, root };
         match name {
             "small" => COLLECTIVES[0].1(sum(SMALL), self.send, self.receive, self.comm),
             "ring" => self.ring(),

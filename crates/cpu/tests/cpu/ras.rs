@@ -244,7 +244,12 @@ fn stopped_and_killed_ranks_make_a_communicator_incomplete() {
     job.report(|report| report.communicators[0].ranks.len() == 3);
     thread::sleep(Duration::from_secs(1));
     processes::kill(&mut job.ranks[3]);
-    job.report(|report| report.communicators[0].ranks.len() == 2);
+    let report = job.report(|report| report.communicators[0].ranks.len() == 2);
+    let missing = report.communicators[0].missing_ranks.iter().map(|rank| {
+        let status = rank.status.unwrap();
+        (rank.rank, status.unresponsive, status.considered_dead)
+    });
+    assert_eq!(missing.collect::<Vec<_>>(), [(2, true, false), (3, true, true)]);
     let (text, [stopped, dead]) = (job.client().status().unwrap(), [2, 3].map(|rank| job.ranks[rank].id()));
     for line in [
         format!(

@@ -1,20 +1,20 @@
 //! Ranks that run out of file descriptors, memory or threads, and the file descriptors that memory takes.
 
-use std::ffi::c_void;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::{ncclResult_t, ncclUniqueId};
+use libnccl::sys::ncclUniqueId;
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::processes::{self, RankProcess, finish, is_own_process, kill, spawn};
 use crate::common::{
-    Comm, OK, PROGRESS, REMOTE, SYSTEM, all_reduce, alone, assert_last_error, assert_sum, grow, in_group,
-    init_nonblocking, init_rank, init_with, last_error, on_threads, shrink, split, sum, unique_id,
+    Comm, Memory, OK, PROGRESS, REMOTE, SYSTEM, all_reduce, alone, assert_last_error, assert_sum, grow,
+    in_group, init_nonblocking, init_rank, init_with, last_error, on_threads, shrink, split, sum, unique_id,
     wait_async, wait_for_peers,
 };
 
@@ -93,7 +93,7 @@ fn make_calls_without_threads(process: &RankProcess) {
 }
 
 /// Lets this process open only `left` more file descriptors.
-fn limit_descriptors(left: u64) {
+pub(crate) fn limit_descriptors(left: u64) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     limit(Resource::Nofile, next + left);
     assert_eq!(File::open("/dev/null").is_ok(), left > 0);
@@ -152,16 +152,6 @@ fn nonblocking_calls_without_threads_return_system_error() {
     processes::run("make_calls_without_threads", [[0]], &[]);
 }
 
-fn allocate(size: usize) -> *mut c_void {
-    let mut memory = ptr::null_mut();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, size)), OK, "{}", last_error());
-    memory
-}
-
-fn free(memory: *mut c_void) -> ncclResult_t {
-    nccl!(ncclMemFree(memory))
-}
-
 fn files() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = links.flat_map(|link| std::fs::read_link(link.path()));
@@ -174,12 +164,10 @@ fn mem_free_closes_file_descriptors() {
         return;
     }
     let before = files();
-    let kept: Vec<*mut c_void> = (0..20).map(|_| allocate(4096)).collect();
+    let kept: Vec<_> = (0..20).map(|_| Memory::new(1024)).collect();
     assert_eq!(files(), before + 20, "each allocation has one descriptor");
-    for round in 0..980 {
-        assert_eq!(free(allocate(1 + round)), OK);
-    }
-    assert!(kept.into_iter().all(|memory| free(memory) == OK));
+    (0..980).for_each(|round| drop(Memory::new(1 + round)));
+    drop(kept);
     assert_eq!(files(), before);
 }
 
@@ -188,16 +176,15 @@ fn allocation_beyond_the_process_limits_is_private() {
     if !is_own_process() {
         return;
     }
-    let use_memory = |size| {
-        // SAFETY: ncclMemAlloc has returned `size` initialized bytes, which only this test uses.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(allocate(size).cast::<u8>(), size) };
-        assert!(bytes.iter().all(|byte| *byte == 0));
-        bytes.fill(1);
+    let use_memory = |size: usize| {
+        let memory = ManuallyDrop::new(Memory::new(size / 4));
+        assert!(memory.elements().iter().all(|element| *element == 0));
+        memory.elements().fill(1);
     };
     let before = files();
     limit(Resource::Fsize, 8192);
     use_memory(8192);
-    use_memory(8193);
+    use_memory(8196);
     assert_eq!(files(), before + 1, "the second is longer than a file may be");
     limit(Resource::Nofile, 400);
     (0..400).for_each(|_| use_memory(4096));

@@ -1,8 +1,7 @@
 //! `ncclCommAbort`, `ncclCommDestroy` and `ncclCommFinalize`.
 
-use std::cell::{Cell, RefCell};
 use std::ptr;
-use std::sync::{Barrier, mpsc};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
 use crate::common::{
     ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, USAGE, all_reduce, alone, assert_last_error, async_error,
-    broadcast, grow, in_group, init, init_nonblocking, init_rank, nonblocking, shrink, split, sum, unique_id,
+    broadcast, grow, in_group, init, init_nonblocking, nonblocking, shrink, split, sum, unique_id,
     wait_async, wait_for_peers,
 };
 
@@ -108,33 +107,6 @@ fn abort_of_one_comm_ends_group_of_inits() {
     thread::sleep(Duration::from_millis(30));
     soon(abort, Comm(comms[0]));
     assert_eq!([wait_async(comms[1]), abort(comms[1])], [REMOTE, OK]);
-}
-
-/// A C++ program may keep its communicator in a `thread_local` variable.
-#[test]
-fn thread_local_destructor_can_use_and_destroy_comm() {
-    /// A value that is dropped after the thread's other thread-locals, the library's included.
-    struct Last(Cell<ncclComm_t>, mpsc::Sender<[ncclResult_t; 4]>);
-    impl Drop for Last {
-        fn drop(&mut self) {
-            let (comm, mut place) = (self.0.get(), [6]);
-            let codes =
-                [all_reduce(&mut [5], comm), in_group(|| assert_eq!(all_reduce(&mut place, comm), OK))];
-            split(comm, 0, 0).unwrap().destroy();
-            let _ = self.1.send([codes[0], codes[1], nccl!(ncclCommFinalize(comm)), destroy(comm)]);
-        }
-    }
-    thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
-
-    let _alone = alone();
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        LAST.set(Some(Last(Cell::new(ptr::null_mut()), sender)));
-        let comm = init_rank(unique_id(), 1, 0).unwrap();
-        assert_eq!(sum(comm.0, 4), Ok(4));
-        LAST.with_borrow(|last| last.as_ref().unwrap().0.set(comm.0));
-    });
-    assert_eq!(receiver.recv().unwrap(), [OK; 4]);
 }
 
 /// Opens a group and adds a sum of each communicator.

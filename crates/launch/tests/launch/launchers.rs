@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use crate::environments::entries;
-use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, at, free_port, manual, start};
+use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, free_port, manual, start};
 use crate::store_server::{Release, StoreServer};
 
 /// Starts two ranks, and expects the launcher and the sum of each.
@@ -67,15 +67,6 @@ fn store_has_one_key_of_torchrun() {
     let store = StoreServer::start(Release::WithPing);
     check("torchrun", |_, rank| torchrun(rank, store.port, rank, 2));
     assert_eq!(store.history(), ["/libnccl/torchrun/run-7/address"]);
-}
-
-#[test]
-fn given_directory_or_store_is_used_and_left_empty() {
-    check("RANK and WORLD_SIZE", |directory, rank| at(format!("file://{directory}"), rank));
-    let store = StoreServer::start(Release::WithPing);
-    let rendezvous = format!("tcpstore://localhost:{}", store.port);
-    check("RANK and WORLD_SIZE", |_, rank| at(rendezvous.clone(), rank));
-    assert_eq!((store.history(), store.keys()), (vec!["/libnccl/job/7/address".to_owned()], vec![]));
 }
 
 /// Starts this program as ranks of a launcher with these arguments.

@@ -1,11 +1,11 @@
 //! The exchange of 1,024 ranks in one process: 1,023 threads connect to the first.
 
-use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl_launch::Launch;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::rank_process::{free_port, manual};
 
@@ -17,26 +17,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[test]
 fn thousand_ranks_exchange_within_the_limit() {
     // Each connection has two ends in this process; many shells allow 1,024 files.
-    let program = std::env::current_exe().unwrap();
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -n $(ulimit -Hn) && exec \"$0\" \"$@\""])
-        .arg(program)
-        .args(["--exact", "many_ranks::exchange", "--ignored", "--nocapture"])
-        .env("LIBNCCL_TEST_MANY", "1")
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
-    let line = printed.lines().find(|line| line.contains(" ranks exchanged an id in "));
-    println!("{}", line.unwrap_or_else(|| panic!("{printed}")));
-}
-
-#[test]
-#[ignore = "thousand_ranks_exchange_within_the_limit starts it"]
-fn exchange() {
-    if std::env::var_os("LIBNCCL_TEST_MANY").is_none() {
-        return;
-    }
+    let files = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).unwrap();
     let port = free_port();
     let barrier = Barrier::new(RANKS + 1);
     let (ids, elapsed) = thread::scope(|scope| {

@@ -1,5 +1,6 @@
 //! Ranks that arrive in any order, or not at all.
 
+use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,15 +178,11 @@ fn key_that_is_no_address_is_an_error_by_the_deadline() {
 
 #[test]
 fn store_that_never_replies_is_an_error_by_the_deadline() {
-    let store = StoreServer::start(Release::Silent);
+    // Nothing accepts the connections.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
     let started = Instant::now();
-    let variables = |rank| {
-        vec![
-            ("RANK", format!("{rank}")),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://127.0.0.1:{}", store.port)),
-        ]
-    };
+    let variables = |rank| at(format!("tcpstore://{address}"), rank);
     for rank in [0, 1].map(|rank| start(1_000, &variables(rank))) {
         rank.expect_error("no complete reply before the deadline");
     }
@@ -225,7 +222,7 @@ fn address_of_another_host_is_an_immediate_error_of_rank_0() {
 
 #[test]
 fn port_in_use_is_an_error_by_the_deadline() {
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();
     start(500, &manual(0, 2, port)).expect_error("rank 0 cannot listen there: Address already in use");
 }

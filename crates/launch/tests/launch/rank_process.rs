@@ -52,20 +52,14 @@ impl Drop for Rank {
     }
 }
 
-/// Returns the command of a rank, with these variables and no others of a launcher.
-pub(crate) fn command(timeout: u64, variables: &Variables) -> Command {
+pub(crate) const ARGUMENTS: [&str; 4] = ["--exact", "rank_process::rank_process", "--ignored", "--nocapture"];
+
+/// Starts a rank with a deadline in milliseconds, and with these variables and no others of a launcher.
+pub(crate) fn start(timeout: u64, variables: &Variables) -> Rank {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(ARGUMENTS).env_clear().env("LIBNCCL_TEST_TIMEOUT", timeout.to_string());
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    command
-}
-
-pub(crate) const ARGUMENTS: [&str; 4] = ["--exact", "rank_process::rank_process", "--ignored", "--nocapture"];
-
-/// Starts a rank with a deadline in milliseconds.
-pub(crate) fn start(timeout: u64, variables: &Variables) -> Rank {
-    Rank(command(timeout, variables).spawn().unwrap())
+    Rank(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
 }
 
 impl Rank {

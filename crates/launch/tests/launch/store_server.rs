@@ -27,8 +27,6 @@ pub(crate) enum Release {
     WithPing,
     /// 2.2 to 2.4, which close the connection at a PING.
     WithoutPing,
-    /// Not a store: reads, and never replies.
-    Silent,
 }
 
 impl StoreServer {
@@ -62,9 +60,6 @@ impl StoreServer {
 
 fn serve(mut stream: TcpStream, release: Release, state: &State) -> io::Result<()> {
     let mut is_valid = false;
-    if release == Release::Silent {
-        return io::copy(&mut stream, &mut io::sink()).map(drop);
-    }
     loop {
         let [operation] = read(&mut stream)?;
         if operation != 0 && !is_valid {

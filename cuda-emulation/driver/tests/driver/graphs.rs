@@ -20,11 +20,10 @@ use crate::{extension, work};
 crate::tests! {
     captured_work_is_executed_at_each_launch_and_not_before
     capture_of_nothing_is_a_graph
-    copies_of_a_graph_read_host_memory_at_each_launch
     streams_of_a_capture_run_at_the_same_time
     graph_of_two_devices_is_replayed
     launches_of_a_graph_do_not_overlap
-    launch_is_ordered_with_its_stream
+    launch_reads_memory_at_its_place_in_the_stream
     external_events_are_recorded_at_each_launch
     unjoined_work_and_waits_for_work_outside_are_errors
     waiting_calls_invalidate_a_capture
@@ -141,24 +140,6 @@ fn capture_of_nothing_is_a_graph() {
     assert_eq!(end(&stream), Some(CUresult::CUDA_ERROR_ILLEGAL_STATE), "it has ended");
 }
 
-fn copies_of_a_graph_read_host_memory_at_each_launch() {
-    let (_context, stream) = device(0);
-    let buffer = memory();
-    let (mut from, mut to) = (vec![0_u8; LENGTH], vec![0_u8; LENGTH]);
-    let graph = capture(&stream, || {
-        // SAFETY: both live until the graph is destroyed.
-        unsafe {
-            result::memcpy_htod_async(buffer, &from, stream.cu_stream()).expect("a copy");
-            result::memcpy_dtoh_async(&mut to, buffer, stream.cu_stream()).expect("a copy");
-        }
-    });
-    for value in 1..=3 {
-        from.fill(value);
-        replay(&graph, &stream);
-        assert!(to.iter().all(|byte| *byte == value), "{value}");
-    }
-}
-
 /// Two functions wait for each other, on two streams of a capture.
 fn streams_of_a_capture_run_at_the_same_time() {
     static ARRIVED: AtomicUsize = AtomicUsize::new(0);
@@ -227,22 +208,31 @@ fn launches_of_a_graph_do_not_overlap() {
     assert_eq!(RUNS.load(Ordering::SeqCst), 3);
 }
 
-fn launch_is_ordered_with_its_stream() {
+/// Of the device, and of the host.
+fn launch_reads_memory_at_its_place_in_the_stream() {
     let (context, stream) = device(0);
-    let (from, to, last) = (memory(), memory(), memory());
+    let (from, to, last, uploaded) = (memory(), memory(), memory(), memory());
+    let (mut sent, mut received) = (vec![0_u8; LENGTH], vec![0_u8; LENGTH]);
     let other = context.new_stream().expect("a stream");
     let graph = capture(&stream, || {
         join(&other, &stream);
         copy(to, from, other.cu_stream());
+        // SAFETY: both live until the graph is destroyed.
+        unsafe {
+            result::memcpy_htod_async(uploaded, &sent, other.cu_stream()).expect("a copy");
+            result::memcpy_dtoh_async(&mut received, uploaded, other.cu_stream()).expect("a copy");
+        }
         join(&stream, &other);
     });
     for value in 1..=3 {
+        sent.fill(value);
         fill(from, value, &stream);
         graph.launch().expect("a launch");
         copy(last, to, stream.cu_stream());
         fill(to, 0, &stream);
         stream.synchronize().expect("the end");
         assert_eq!(first_byte(last), value);
+        assert!(received.iter().all(|byte| *byte == value), "{value}");
     }
 }
 

@@ -232,10 +232,8 @@ fn interleaved_columns_are_not_reported() {
 }
 
 fn race_is_a_sticky_error_if_enabled() {
-    let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let failed = Err(DriverError(sys::CUresult::CUDA_ERROR_ASSERT));
-    fill(from, one);
-    copy(to, from, two);
+    two_streams_without_an_event_are_reported();
     assert_eq!(result::ctx::synchronize(), failed);
     assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
 }

@@ -31,12 +31,9 @@ crate::tests! {
     unmapping_under_work_is_reported [
         "race in allocation", "cuMemsetD8Async on stream", "cuMemUnmap by the host"
     ]
-    use_before_access_is_set_is_a_fault ["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"]
-    use_by_a_device_without_access_is_a_fault [
-        "fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"
-    ]
-    write_to_read_only_memory_is_a_fault [
-        "fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"
+    use_without_access_is_a_fault [
+        "fault: cuMemsetD8_v2 writes allocation", "device 0 no such access", "device 1 no such access",
+        "device 2 no such access"
     ]
 }
 
@@ -402,36 +399,23 @@ fn unmapping_under_work_is_reported() {
     }
 }
 
-/// Fills memory of device 0 on a device; the fault stays with its context.
-fn fault(device: usize, address: u64) {
-    let _context = context(device);
-    // SAFETY: numbers.
-    unsafe {
-        assert_eq!(sys::cuMemsetD8_v2(address + PART as u64, 1, 10), ILLEGAL_ADDRESS);
-        assert_eq!(sys::cuCtxSynchronize(), ILLEGAL_ADDRESS);
-    }
-}
-
-fn use_before_access_is_set_is_a_fault() {
-    let _context = context(0);
-    let address = reserve(2 * PART);
-    [address, address + PART as u64].iter().for_each(|part| map(*part, create(0, PART)));
-    assert_eq!(set_access(address, PART, 0, READ_WRITE), SUCCESS);
-    fault(0, address);
-}
-
-fn use_by_a_device_without_access_is_a_fault() {
-    let _context = context(0);
-    fault(1, mapped(0, 2));
-}
-
-fn write_to_read_only_memory_is_a_fault() {
+/// Before access is set, by a device that has none, and to read-only memory. The fault stays with its context.
+fn use_without_access_is_a_fault() {
     const READ: sys::CUmemAccess_flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
-    let _context = context(0);
-    let address = mapped(0, 2);
-    assert_eq!(set_access(address, 2 * PART, 0, READ), SUCCESS);
-    let mut back = [0_u8; 4];
+    let contexts = [0, 1, 2].map(context);
+    let unset = reserve(2 * PART);
+    [unset, unset + PART as u64].iter().for_each(|part| map(*part, create(0, PART)));
+    assert_eq!(set_access(unset, PART, 0, READ_WRITE), SUCCESS);
+    let read_only = mapped(2, 2);
+    assert_eq!(set_access(read_only, 2 * PART, 2, READ), SUCCESS);
     // SAFETY: the memory is as long.
-    unsafe { result::memcpy_dtoh_sync(&mut back, address).expect("it may be read") };
-    fault(0, address);
+    unsafe { result::memcpy_dtoh_sync(&mut [0_u8; 4], read_only).expect("it may be read") };
+    for (context, address) in contexts.iter().zip([unset, mapped(0, 2), read_only]) {
+        context.bind_to_thread().expect("a current context");
+        // SAFETY: numbers.
+        unsafe {
+            assert_eq!(sys::cuMemsetD8_v2(address + PART as u64, 1, 10), ILLEGAL_ADDRESS);
+            assert_eq!(sys::cuCtxSynchronize(), ILLEGAL_ADDRESS);
+        }
+    }
 }

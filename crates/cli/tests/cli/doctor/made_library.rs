@@ -113,40 +113,6 @@ fn configuration_file_gives_its_findings() {
     session.check("doctor_configuration_file");
 }
 
-#[test]
-fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
-    let (session, made) = Made::new();
-    let file = session.write(".nccl.conf", "NCCL_ALGO==Ring\nNCCL_DEBUG=WARN\n");
-    let mut command = nccl("env");
-    command.env_clear().env("HOME", &made.0).env("LIBNCCL_PATH", made.0.join("libnccl.so.2"));
-    let (text, _) = run(command.envs([("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]), 0);
-    let lines = [
-        "# NCCL 2.32.3, ",
-        "\n# ?: not set, and its default is not known\n",
-        &format!("\nNCCL_ALGO==Ring  ({})\n", file.display()),
-        "\nNCCL_BUFFSIZE=-2  (default)\n",
-        "\nNCCL_DEBUG=INFO  (environment)\n",
-        "\nNCCL_MINE=1  (environment; unknown to this version)\n",
-        "\nNCCL_PROTO=?  (default)\n",
-    ];
-    assert_has(&text, &lines);
-}
-
-/// The library prints text that is not a log, and ends its process.
-#[test]
-fn noise_of_a_library_is_no_finding() {
-    let (_session, made) = Made::new();
-    let text = made.text(&[("TEST_ID", "noise")]);
-    assert_has(
-        &text,
-        &[
-            "no unique id can be made: ",
-            "the process ended with exit status: 3\n",
-            "the library makes no unique id; interfaces: ",
-        ],
-    );
-}
-
 /// NVML reports the states of the fabric of four GPUs: none, registered, refused, and not registered yet.
 #[test]
 fn gpu_that_is_not_registered_with_its_fabric_is_named_and_so_is_a_driver_that_crashes() {
@@ -173,37 +139,16 @@ fn library_that_hangs_when_it_is_loaded_is_a_problem() {
     assert_has(&text, &["library\n  problem  /", problem, "           -> repair or remove /"]);
 }
 
+/// In the commands, `doctor` and `env` examine the library, with these variables and arguments.
 #[test]
-fn library_that_lacks_functions_of_its_version_is_a_warning_or_a_problem() {
-    let (_session, made) = Made::new();
-    let lacks = "the library says that it is NCCL 2.32.3, and lacks ";
-    for (needs, level, status) in [("2.13.4", "problem", 1), ("2.1.1", "warning", 1)] {
-        let (text, _) = run(&mut made.command(&format!("--needs {needs}"), &[]), status);
-        assert_has(&text, &[&format!("\n  {level:<8} {lacks}"), " functions of NCCL 2.13.4 or later: nccl"]);
+fn reports_have_summaries_and_values_and_no_noise() {
+    let (session, _made) = Made::new();
+    for command in ["doctor", "env"] {
+        let script =
+            format!("env -i HOME=$PWD LIBNCCL_PATH=$PWD/libnccl.so.2 $VARIABLES $NCCL {command} \"$@\"");
+        session.write(command, script);
     }
-}
-
-#[test]
-fn text_ends_with_a_summary_and_json_has_the_documented_fields() {
-    let (_session, made) = Made::new();
-    let environment = [("NCCL_GRAPH_FILE", "/ib0")];
-    let (text, _) = run(&mut made.command("", &environment), 1);
-    let advice = "\n           -> correct the name, or unset NCCL_GRAPH_FILE\n";
-    assert_has(&text, &["\n  problem  NCCL_GRAPH_FILE=/ib0 ", advice]);
-    let [problems, warnings] = ["\n  problem  ", "\n  warning  "].map(|level| text.matches(level).count());
-    let summary = format!("{problems} problem{}, {warnings} warning", if problems == 1 { "" } else { "s" });
-    assert!(text.lines().last().is_some_and(|line| line.starts_with(&summary)), "{summary}: {text}");
-    assert!(text.ends_with(": a job would not start here, or not end well\n"), "{text}");
-    let report = made.report(&environment);
-    let mut fields: Vec<_> = report.as_object().expect("an object").keys().map(String::as_str).collect();
-    fields.sort_unstable();
-    let expected =
-        ["advice", "driver", "error", "header_version", "library", "schema", "sections", "starts", "tried"];
-    assert_eq!(fields, expected);
-    assert_eq!((&report["schema"], &report["starts"]), (&1.into(), &false.into()));
-    let names = list(&report["sections"]).iter().filter_map(|section| section["name"].as_str());
-    let expected = "library copies driver devices advisories limits network files variables ras";
-    assert_eq!(names.collect::<Vec<_>>().join(" "), expected);
+    session.replay("doctor_made_library", Session::shell);
 }
 
 #[test]

@@ -279,54 +279,28 @@ pub(crate) fn in_group(calls: impl FnOnce()) -> ncclResult_t {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments {
     pub(crate) count: usize,
-    pub(crate) data_type: ncclDataType_t,
+    pub(crate) data: ncclDataType_t,
     pub(crate) op: ncclRedOp_t,
     pub(crate) root: i32,
 }
 
 pub(crate) type Collective = fn(Arguments, *const c_void, *mut c_void, ncclComm_t) -> ncclResult_t;
 
-/// The collectives by name, and whether each has a root and reduces.
-pub(crate) const COLLECTIVES: [(&str, Collective, bool, bool); 8] = [
-    (
-        "ncclAllReduce",
-        |a, s, r, c| nccl!(ncclAllReduce(s, r, a.count, a.data_type, a.op, c, STREAM)),
-        false,
-        true,
-    ),
-    (
-        "ncclBroadcast",
-        |a, s, r, c| nccl!(ncclBroadcast(s, r, a.count, a.data_type, a.root, c, STREAM)),
-        true,
-        false,
-    ),
-    (
-        "ncclReduce",
-        |a, s, r, c| nccl!(ncclReduce(s, r, a.count, a.data_type, a.op, a.root, c, STREAM)),
-        true,
-        true,
-    ),
-    ("ncclAllGather", |a, s, r, c| nccl!(ncclAllGather(s, r, a.count, a.data_type, c, STREAM)), false, false),
-    (
-        "ncclReduceScatter",
-        |a, s, r, c| nccl!(ncclReduceScatter(s, r, a.count, a.data_type, a.op, c, STREAM)),
-        false,
-        true,
-    ),
-    ("ncclAlltoAll", |a, s, r, c| nccl!(ncclAlltoAll(s, r, a.count, a.data_type, c, STREAM)), false, false),
-    (
-        "ncclGather",
-        |a, s, r, c| nccl!(ncclGather(s, r, a.count, a.data_type, a.root, c, STREAM)),
-        true,
-        false,
-    ),
-    (
-        "ncclScatter",
-        |a, s, r, c| nccl!(ncclScatter(s, r, a.count, a.data_type, a.root, c, STREAM)),
-        true,
-        false,
-    ),
+/// The collectives by name.
+pub(crate) const COLLECTIVES: [(&str, Collective); 8] = [
+    ("ncclAllReduce", |a, s, r, c| nccl!(ncclAllReduce(s, r, a.count, a.data, a.op, c, STREAM))),
+    ("ncclBroadcast", |a, s, r, c| nccl!(ncclBroadcast(s, r, a.count, a.data, a.root, c, STREAM))),
+    ("ncclReduce", |a, s, r, c| nccl!(ncclReduce(s, r, a.count, a.data, a.op, a.root, c, STREAM))),
+    ("ncclAllGather", |a, s, r, c| nccl!(ncclAllGather(s, r, a.count, a.data, c, STREAM))),
+    ("ncclReduceScatter", |a, s, r, c| nccl!(ncclReduceScatter(s, r, a.count, a.data, a.op, c, STREAM))),
+    ("ncclAlltoAll", |a, s, r, c| nccl!(ncclAlltoAll(s, r, a.count, a.data, c, STREAM))),
+    ("ncclGather", |a, s, r, c| nccl!(ncclGather(s, r, a.count, a.data, a.root, c, STREAM))),
+    ("ncclScatter", |a, s, r, c| nccl!(ncclScatter(s, r, a.count, a.data, a.root, c, STREAM))),
 ];
+
+pub(crate) fn has_root(collective: &str) -> bool {
+    matches!(collective, "ncclBroadcast" | "ncclReduce" | "ncclGather" | "ncclScatter")
+}
 
 /// Sums a 1 from each rank.
 #[track_caller]
