@@ -1,6 +1,7 @@
 //! Observers: the events they receive, their order, and that a misbehaving observer is harmless.
 
 use std::cell::RefCell;
+use std::panic::panic_any;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -397,10 +398,16 @@ fn communicator_members_and_children_share_an_identity() {
 }
 
 #[test]
-fn panic_of_an_observer_does_no_harm() {
+fn panic_of_an_observer_does_no_harm_even_if_its_payload_panics() {
+    struct Payload;
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("at the drop of a payload");
+        }
+    }
     let nccl = libnccl_cpu::nccl();
     let diary = Arc::new(Diary::default());
-    let panics = each(|_| panic!("at an event"));
+    let panics = each(|_| panic_any(Payload));
     let config = Config::new().observer(panics).observer(diary.clone());
     let comm = alone(&nccl, &config);
     let mut sum = [1; 2];
