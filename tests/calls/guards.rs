@@ -296,13 +296,19 @@ fn conversion_and_guard_may_use_the_communicator() {
         nccl.group(|g| comm.recv(recv::<f32>(1), 0, g.stream(stream()))).unwrap();
     };
     comm.send(guarded(uses), 0, stream()).unwrap();
-    nccl.group(|g| comm.send(guarded(uses), 0, g.stream(stream()))).unwrap();
+    let spare = fixture.spare();
+    nccl.group(|g| {
+        comm.send(guarded(uses), 0, g.stream(stream()))?;
+        spare.send(guarded(uses), 0, g.stream(stream()))
+    })
+    .unwrap();
     let refuses = || {
         uses();
         Err::<(), _>(NotReady("it is being copied"))
     };
     comm.send(Custom(refuses), 0, stream()).unwrap_err();
-    assert_eq!(fake.take_started().len(), 2 + 3 * 2);
+    assert_eq!(fake.take_started().len(), 3 + 4 * 2);
+    drop(spare);
     fixture.close("uses");
 }
 
