@@ -129,7 +129,7 @@ fn graph_of_all_devices() {
     };
     let streams = [0, 1, 2].map(stream);
     let comms = Comm::from_devices(streams.to_vec()).unwrap();
-    let mut buffers = streams.each_ref().map(|stream| stream.clone_htod(&[1.0_f32; SHORT]).unwrap());
+    let mut buffers = streams.each_ref().map(|stream| stream.clone_htod(&vec![1.0_f32; LONG]).unwrap());
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
     let (first, others) = streams.split_first().unwrap();
     first.context().bind_to_thread().unwrap();
