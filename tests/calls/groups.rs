@@ -361,19 +361,6 @@ fn pending_communicator_is_destroyed_once() {
     }
 }
 
-/// Options or `NCCL_COMM_BLOCKING` may have made it nonblocking.
-// Regression: cudarc takes a communicator in progress for ready.
-#[test]
-fn pending_communicator_finish_waits_while_in_progress() {
-    let fixture = Fixture::new();
-    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
-    let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
-    fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    pending.finish().unwrap();
-    assert_eq!(fixture.fake.async_states_left(), 0);
-    fixture.close("pending");
-}
-
 /// In 2.23.4 to 2.32.3, a failed initialization leaves the thread in a group.
 #[test]
 fn group_left_open_by_failed_init_is_closed() {

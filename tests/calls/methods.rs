@@ -301,7 +301,6 @@ fn initializations() -> Vec<Case> {
         let queries = queries().take(if name == "split without a color" { 0 } else { 4 });
         Case::new(name, [call.into(), "ncclCommGetAsyncError(comm0, &)".into()].into_iter().chain(queries), derive)
     });
-    // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
     let grouped = grouped.map(|(name, config, call)| {
         Case::new(name, in_group([call.into()]).into_iter().chain(queries()), move |f| {
             f.nccl.group(|g| f.nccl.communicator(4, 2, &id(1)).config(&config(f)).init_in(g))?.finish()
