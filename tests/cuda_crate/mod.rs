@@ -1,7 +1,7 @@
 //! Buffers and streams of a CUDA crate in operations, on the CUDA emulation and the CPU backend of NCCL. Each
-//! missing order of two accesses is an error there.
+//! missing order of two accesses is an error there. The program of each crate has the types and functions that differ.
 //!
-//! The program names the crate's types, and has the functions whose form differs from crate to crate. Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
+//! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
 //! returns.
 
 use std::env;

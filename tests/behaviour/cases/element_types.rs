@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use libnccl::buffer::{AnyBuffer, AnyElement};
-use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, Slice, SliceMut};
+use libnccl::{Communicator, Config, DataType, Element, Nccl, ReduceOp, Slice, SliceMut};
 
 use super::common::{STREAM, cases, on_threads};
 
@@ -50,7 +50,7 @@ fn check<T: Element + PartialEq + Debug>(comm: &Communicator, of: fn(u8) -> T) {
 }
 
 fn every_type_is_reduced(nccl: &Nccl) {
-    on_threads(nccl, 3, |comm| {
+    on_threads(nccl, 3, &Config::new(), |comm| {
         check(&comm, |number| number as i8);
         check(&comm, |number| number);
         check(&comm, i32::from);

@@ -4,7 +4,7 @@ use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, UniqueId};
 
-use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, within};
 
 cases! {
     borrowed_communicator_is_not_destroyed,
@@ -70,9 +70,9 @@ fn assert_remote_error(result: libnccl::Result<()>) {
 #[cfg(feature = "device-api")]
 fn properties_match_the_communicator(nccl: &Nccl) {
     let Some(query) = nccl.as_raw_device().ncclCommQueryProperties else { return };
-    let all = on_threads(nccl, 3, |comm| (comm.rank(), comm.device(), comm.properties().unwrap()));
-    for (rank, device, found) in all {
-        assert_eq!((found.rank, found.size, found.cuda_device), (rank, 3, device), "{found:?}");
+    for comm in of_one_thread(nccl, 3) {
+        let found = comm.properties().unwrap();
+        assert_eq!((found.rank, found.size, found.cuda_device), (comm.rank(), 3, comm.device()), "{found:?}");
         let kernels = (found.device_api, found.multimem);
         assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
     }
@@ -86,7 +86,7 @@ fn properties_match_the_communicator(nccl: &Nccl) {
 /// With a blocking and with a nonblocking communicator.
 fn shrink_after_lost_rank_works(nccl: &Nccl) {
     for config in [Config::new(), Config::new().timeout(SHORT)] {
-        on_threads_with(nccl, 4, &config, |comm| {
+        on_threads(nccl, 4, &config, |comm| {
             assert_works(&comm);
             if comm.rank() == 1 {
                 return comm.abort().unwrap();

@@ -8,7 +8,7 @@ use cuda_test_support::random::{LENGTH, Program, Result as CudaResult};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclUint8, ncclRedOp_t};
 
-use crate::rank::check;
+use crate::rank::{check, group};
 
 const BUFFERS: usize = 3;
 
@@ -83,13 +83,7 @@ impl Communicating<'_> {
             self.program.before(part.queue, part.send, false)?;
             self.program.before(part.queue, part.recv, true)?;
         }
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupStart() });
-        for (rank, &part) in parts.iter().enumerate() {
-            call(&self.program, rank, part);
-        }
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupEnd() });
+        check(group(|| parts.iter().enumerate().for_each(|(rank, &part)| call(&self.program, rank, part))));
         for part in parts {
             self.program.after(part.queue, part.send, false)?;
             self.program.after(part.queue, part.recv, true)?;

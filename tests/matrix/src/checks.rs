@@ -157,15 +157,11 @@ fn codes(library: &Library) -> Outcome {
     cell_with(format!("0 to {}", known.saturating_sub(1)), format!("{texts:?}, {unknown:?}"))
 }
 
-fn raw_end(library: &Library) -> Result<ResultCode, String> {
-    let end = library.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
-    // SAFETY: takes nothing.
-    Ok(ResultCode::from_raw(unsafe { end() }))
-}
-
 /// Checks that no group is open: NCCL returns invalid usage for a group end without a start.
 fn check_no_open_group(library: &Library, after: &str) -> Result<(), String> {
-    let returned = raw_end(library)?;
+    let end = library.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
+    // SAFETY: takes nothing.
+    let returned = ResultCode::from_raw(unsafe { end() });
     ensure(returned == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {returned}"))
 }
 
