@@ -61,12 +61,6 @@ fn borrowed_communicator_is_not_destroyed(nccl: &Nccl) {
     assert_eq!(null.unwrap_err().to_string(), "borrow_raw: the handle is null");
 }
 
-fn assert_remote_error(result: libnccl::Result<()>) {
-    let error = result.unwrap_err();
-    assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
-    assert!(error.to_string().contains("rank 1"), "{error}");
-}
-
 #[cfg(feature = "device-api")]
 fn properties_match_the_communicator(nccl: &Nccl) {
     let Some(query) = nccl.as_raw_device().ncclCommQueryProperties else { return };
@@ -92,7 +86,9 @@ fn shrink_after_lost_rank_works(nccl: &Nccl) {
                 return comm.abort().unwrap();
             }
             let sum = || comm.all_reduce_in_place(&mut [1_i32; 99], ReduceOp::Sum, STREAM);
-            assert_remote_error(sum());
+            let error = sum().unwrap_err();
+            assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
+            assert!(error.to_string().contains("rank 1"), "{error}");
             let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort).init()).unwrap();
             assert_eq!((shrunk.size(), shrunk.rank()), (3, comm.rank().saturating_sub(1)));
             assert_works(&shrunk);

@@ -94,18 +94,15 @@ fn load(library: &Library) -> Outcome {
     cell("ok")
 }
 
-/// nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
-fn is_early(library: &Library, name: &str) -> bool {
-    name.starts_with("ncclParam") && library.nccl.version() == Version::new(2, 30, 3)
-}
-
 /// Checks that a version has exactly the functions that were introduced in it or before.
 fn functions(library: &Library) -> Outcome {
     let version = library.nccl.version();
     let (present, missing): (Vec<_>, Vec<_>) =
         library.nccl.functions().partition(|function| function.present);
     for function in present.iter().chain(&missing) {
-        let expected = function.since <= version || is_early(library, function.name);
+        // nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
+        let is_early = function.name.starts_with("ncclParam") && version == Version::new(2, 30, 3);
+        let expected = function.since <= version || is_early;
         ensure(function.present == expected, || format!("{function:?} in {version}"))?;
         let is_supported = !matches!(library.nccl.require(function.name), Err(Error::Unsupported { .. }));
         ensure(is_supported == function.present, || format!("{function:?} is supported: {is_supported}"))?;
