@@ -1,39 +1,36 @@
 //! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU backend.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU backend.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Returns the output of an example, which must succeed.
+/// Returns what an example prints, which must succeed.
 fn run(example: &str, ranks: &str) -> String {
-    run_with(None, example, &[ranks])
+    printed(execute(example, &[ranks], None))
 }
 
-/// Returns the output of an example that finds its libraries in this directory first.
-fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> String {
-    let output = execute(libraries, example, arguments, &[]);
-    let (printed, complaint) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{example} {arguments:?}: {}\n{printed}{complaint}", output.status);
-    printed
+fn printed(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
-fn execute(
-    libraries: Option<&Path>,
-    example: &str,
-    arguments: &[&str],
-    variables: &[(&str, &str)],
-) -> Output {
+/// The variables of an example that runs on the CUDA emulation.
+type Emulated<'a> = &'a [(&'a str, &'a str)];
+
+/// Runs an example in a directory that is empty, or has the emulation, whose libraries it finds first.
+fn execute(example: &str, arguments: &[&str], emulated: Option<Emulated<'_>>) -> Output {
     // target/debug/deps/examples-... and target/debug/examples/NAME.
     let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     program.push(example);
     assert!(program.exists(), "cargo build --examples makes {}", program.display());
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
-    if let Some(libraries) = libraries {
-        command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
+    if let Some(variables) = emulated {
+        libnccl_test_support::install(directory.path());
+        command.env("LD_LIBRARY_PATH", directory.path()).env_remove("LIBNCCL_PATH");
+        command.envs(variables.iter().copied());
     }
-    command.args(arguments).envs(variables.iter().copied()).current_dir(&directory).output().unwrap()
+    command.args(arguments).current_dir(&directory).output().unwrap()
 }
 
 #[test]
@@ -44,24 +41,20 @@ fn all_reduce_sums_over_ranks() {
 #[cfg(feature = "cudarc")]
 #[test]
 fn slices_of_cudarc_are_summed_and_gathered() {
-    let libraries = tempfile::tempdir().unwrap();
-    libnccl_test_support::install(libraries.path());
     let expected = "each of 4 ranks has the norm 146087, and 146087 was expected\n";
-    assert_eq!(run_with(Some(libraries.path()), "cudarc", &["4"]), expected);
+    assert_eq!(printed(execute("cudarc", &["4"], Some(&[]))), expected);
 }
 
 #[cfg(feature = "cudarc")]
 #[test]
 fn late_rank_is_an_error_of_synchronize_before_a_copy_waits_for_it() {
-    let libraries = tempfile::tempdir().unwrap();
-    libnccl_test_support::install(libraries.path());
     let variables = [
         ("LIBNCCL_CPU_PLANT", "slow:1:60000000"),
         ("LIBNCCL_CPU_TIMEOUT", "0.5"),
         // The copy would not fail.
         ("LIBNCCL_CPU_FAILURES", "report"),
     ];
-    let output = execute(Some(libraries.path()), "cudarc", &["2"], &variables);
+    let output = execute("cudarc", &["2"], Some(&variables));
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && complaint.contains("synchronize"), "{}\n{complaint}", output.status);
 }
@@ -95,22 +88,20 @@ fn killed_rank_is_replaced_after_all_have_aborted_or_by_growing() {
     for recipe in ["restart", "replace"] {
         let expected =
             [steps(1, 3, 10, 4), "rank 3 of 4 ended: signal: 9 (SIGKILL)\n".to_owned(), steps(4, 6, 10, 4)];
-        assert_eq!(run_with(None, "recovery", &["4", recipe]), expected.concat(), "{recipe}");
+        assert_eq!(printed(execute("recovery", &["4", recipe], None)), expected.concat(), "{recipe}");
     }
 }
 
 #[test]
 fn ranks_continue_without_the_revoking_rank() {
     let expected = [steps(1, 3, 10, 4), "rank 3 of 4 ended: exit status: 0\n".to_owned(), steps(4, 6, 6, 3)];
-    assert_eq!(run_with(None, "recovery", &["4", "revoke"]), expected.concat());
+    assert_eq!(printed(execute("recovery", &["4", "revoke"], None)), expected.concat());
 }
 
 #[test]
 fn ranks_sharing_a_device_continue_without_the_killed_one() {
-    let libraries = tempfile::tempdir().unwrap();
-    libnccl_test_support::install(libraries.path());
     let variables = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("LIBNCCL_CPU_DEVICES", "1")];
-    let output = execute(Some(libraries.path()), "recovery", &["4", "replace"], &variables);
+    let output = execute("recovery", &["4", "replace"], Some(&variables));
     let [printed, notes] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(notes.contains(" on 1 GPUs") && printed.ends_with(&steps(4, 6, 10, 4)), "{printed}{notes}");
 }

@@ -1,6 +1,7 @@
 //! Observers: the events they receive, their order, and that a misbehaving observer is harmless.
 
 use std::cell::RefCell;
+use std::panic::{Location, panic_any};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -115,18 +116,17 @@ fn observer_is_notified_of_operations_groups_and_the_lifetime_of_a_communicator(
     assert_eq!(diary.take(), expected);
 }
 
-/// Records the values of each call, and its line.
-#[derive(Default)]
-struct Values(Mutex<Vec<(String, u32)>>);
-
-impl Observer for Values {
-    fn on_start(&self, start: &OperationStart<'_>) {
+/// Of buffers that are longer than the sum of the counts, the length counts.
+#[test]
+fn observer_is_notified_of_the_values_of_a_call() {
+    let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Mutex::new(Vec::new())));
+    let noted = values.clone();
+    let observer = each(move |event| {
+        let Event::Start(start) = event else { return };
         let ends = match (start.peer(), start.source()) {
             (None, None) => String::new(),
             (peer, source) => format!(", peer {peer:?}, source {source:?}"),
         };
-        let site = start.site().unwrap();
-        assert_eq!(site.file(), file!());
         let text = format!(
             "{} of {:?} sends {} ({} bytes), receives {} ({} bytes){ends}",
             start.operation().name,
@@ -136,15 +136,9 @@ impl Observer for Values {
             start.received(),
             start.bytes_received(),
         );
-        self.0.lock().unwrap().push((text, site.line()));
-    }
-}
-
-/// Of buffers that are longer than the sum of the counts, the length counts.
-#[test]
-fn observer_is_notified_of_the_values_of_a_call() {
-    let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
-    let config = Config::new().rma_eager_init(true).observer(values.clone());
+        noted.lock().unwrap().push((text, start.site().unwrap()));
+    });
+    let config = Config::new().rma_eager_init(true).observer(observer);
     let comm = alone(&nccl, &config);
     let (two, mut five) = ([1_i32; 2], [0_i32; 5]);
     let line = line!();
@@ -173,9 +167,10 @@ fn observer_is_notified_of_the_values_of_a_call() {
         "send_recv of Some(Int32) sends 5 (20 bytes), receives 2 (8 bytes), peer Some(1), source Some(1)",
         "send_recv of Some(Int32) sends 2 (8 bytes), receives 5 (20 bytes), peer Some(0), source Some(0)",
     ];
-    let (texts, lines): (Vec<_>, Vec<_>) = values.0.lock().unwrap().drain(..).unzip();
+    let (texts, sites): (Vec<_>, Vec<&Location<'_>>) = values.lock().unwrap().drain(..).unzip();
     assert_eq!(texts, expected);
-    assert!(lines[..7].iter().copied().eq(line + 1..line + 8), "{lines:?}");
+    assert!(sites[..7].iter().map(|site| site.line()).eq(line + 1..line + 8), "{sites:?}");
+    assert!(sites.iter().all(|site| site.file() == file!()), "{sites:?}");
 }
 
 #[test]
@@ -397,10 +392,16 @@ fn communicator_members_and_children_share_an_identity() {
 }
 
 #[test]
-fn panic_of_an_observer_does_no_harm() {
+fn panic_of_an_observer_does_no_harm_even_if_its_payload_panics() {
+    struct Payload;
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("at the drop of a payload");
+        }
+    }
     let nccl = libnccl_cpu::nccl();
     let diary = Arc::new(Diary::default());
-    let panics = each(|_| panic!("at an event"));
+    let panics = each(|_| panic_any(Payload));
     let config = Config::new().observer(panics).observer(diary.clone());
     let comm = alone(&nccl, &config);
     let mut sum = [1; 2];

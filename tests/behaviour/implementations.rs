@@ -2,12 +2,15 @@
 
 use libnccl::Nccl;
 
-/// Returns the name of each, and the library or the reason why it is missing.
-pub(crate) fn all() -> [(&'static str, Result<Nccl, String>); 4] {
-    [
+/// Returns the name of each implementation that this program is built for, and the library or the reason why it is missing.
+pub(crate) fn all() -> Vec<(&'static str, Result<Nccl, String>)> {
+    vec![
         ("CPU in process", Ok(libnccl_cpu::nccl())),
+        #[cfg(feature = "dlopen")]
         ("CPU shared object by dlopen", cpu_shared_object()),
-        ("linked library", linked()),
+        #[cfg(nccl_linked)]
+        ("linked library", Ok(Nccl::linked().expect("a linked library returns its version"))),
+        #[cfg(feature = "dlopen")]
         ("real library by dlopen", real()),
     ]
 }
@@ -27,24 +30,4 @@ fn real() -> Result<Nccl, String> {
     }
     // SAFETY: the variable names a NCCL library.
     Ok(unsafe { Nccl::open(file) }.expect("LIBNCCL_TEST_LIBRARY can be loaded"))
-}
-
-#[cfg(not(feature = "dlopen"))]
-fn cpu_shared_object() -> Result<Nccl, String> {
-    Err("built without feature dlopen".into())
-}
-
-#[cfg(not(feature = "dlopen"))]
-fn real() -> Result<Nccl, String> {
-    Err("built without feature dlopen".into())
-}
-
-#[cfg(nccl_linked)]
-fn linked() -> Result<Nccl, String> {
-    Ok(Nccl::linked().expect("a linked library returns its version"))
-}
-
-#[cfg(not(nccl_linked))]
-fn linked() -> Result<Nccl, String> {
-    Err("built without feature link".into())
 }

@@ -1,17 +1,16 @@
 //! The behavior that every implementation of NCCL must have, tested with each one that is present: the CPU
 //! backend in process and as a loaded shared object, the linked library, and a real NCCL.
 //!
-//! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.
+//! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. An absent library and the cases that do not work on a GPU's memory are ignored.
 
 mod cases;
 mod implementations;
 
 use std::sync::{Mutex, PoisonError};
 
+use libnccl::Nccl;
 use libnccl::buffer::MemorySpace;
 use libtest_mimic::{Arguments, Trial};
-
-use cases::Selection;
 
 /// Serializes the cases of real NCCL, which has one last-error text for the whole process.
 static REAL: Mutex<()> = Mutex::new(());
@@ -23,29 +22,26 @@ fn main() {
     arguments.test_threads = arguments.test_threads.or(threads);
     let mut trials = Vec::new();
     for (name, found) in implementations::all() {
-        match found {
-            Ok(nccl) => {
-                let Selection { run, skipped } = Selection::of(&nccl);
-                for (case, run) in run {
-                    let nccl = nccl.clone();
-                    trials.push(Trial::test(format!("{name}: {case}"), move || {
-                        let _alone = (nccl.memory_space() != MemorySpace::Host)
-                            .then(|| REAL.lock().unwrap_or_else(PoisonError::into_inner));
-                        run(&nccl);
-                        Ok(())
-                    }));
-                }
-                trials.extend(skipped.into_iter().map(|(case, _)| {
-                    let reason = "works on a GPU's memory";
-                    let name = format!("{name}: {case}: skipped, {reason}");
-                    Trial::test(name, move || Err(reason.into())).with_ignored_flag(true)
-                }));
-            }
+        let nccl = match found {
+            Ok(nccl) => nccl,
             Err(reason) => {
                 let skipped = Trial::test(format!("{name}: skipped, {reason}"), move || Err(reason.into()));
                 trials.push(skipped.with_ignored_flag(true));
+                continue;
             }
-        }
+        };
+        let is_host = nccl.memory_space() == MemorySpace::Host;
+        let mut add = |(case, run): (_, fn(&Nccl)), is_ignored| {
+            let nccl = nccl.clone();
+            let trial = Trial::test(format!("{name}: {case}"), move || {
+                let _alone = (!is_host).then(|| REAL.lock().unwrap_or_else(PoisonError::into_inner));
+                run(&nccl);
+                Ok(())
+            });
+            trials.push(trial.with_ignored_flag(is_ignored));
+        };
+        cases::without_communicator().into_iter().for_each(|case| add(case, false));
+        cases::on_host_memory().into_iter().for_each(|case| add(case, !is_host));
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -29,7 +29,8 @@ use crate::own_process::is_own;
 /// The header's codes, and some unknown ones.
 pub(crate) const CODES: [u32; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000, u32::MAX];
 
-fn failures() -> impl Iterator<Item = u32> + Clone {
+/// Returns all except success and "in progress", which is not an error.
+pub(crate) fn failures() -> impl Iterator<Item = u32> + Clone {
     CODES.into_iter().filter(|code| ![SUCCESS, IN_PROGRESS].contains(code))
 }
 

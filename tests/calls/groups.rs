@@ -198,25 +198,6 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
 }
 
 #[test]
-fn group_end_in_progress_waits_for_all_members() {
-    let fixture = Fixture::new();
-    let spare = fixture.spare();
-    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
-    fixture.fake.set_async_states([IN_PROGRESS, SUCCESS, IN_PROGRESS], SUCCESS);
-    fixture
-        .nccl
-        .group(|g| {
-            grouped(g, &fixture.comm)?;
-            grouped(g, &spare)
-        })
-        .unwrap();
-    let polls = fixture.fake.take_log().into_iter().filter(|call| call.contains("AsyncError"));
-    assert_eq!(polls.count(), 4);
-    drop(spare);
-    fixture.close("in progress");
-}
-
-#[test]
 fn failed_simulation_fails_its_members() {
     let fixture = Fixture::new();
     fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
@@ -359,19 +340,6 @@ fn pending_communicator_is_destroyed_once() {
         act(&fixture);
         fixture.close(name);
     }
-}
-
-/// Options or `NCCL_COMM_BLOCKING` may have made it nonblocking.
-// Regression: cudarc takes a communicator in progress for ready.
-#[test]
-fn pending_communicator_finish_waits_while_in_progress() {
-    let fixture = Fixture::new();
-    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
-    let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
-    fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    pending.finish().unwrap();
-    assert_eq!(fixture.fake.async_states_left(), 0);
-    fixture.close("pending");
 }
 
 /// In 2.23.4 to 2.32.3, a failed initialization leaves the thread in a group.

@@ -12,7 +12,7 @@ use libnccl::window::{Signal, WaitSignal};
 use libnccl::{CallOptions, Config, Error, ReduceOp, Result, Slice, SliceMut, StreamRef};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
-use crate::fixture::{Fixture, id, recv, send, stream};
+use crate::fixture::{Fixture, id, recv, send, stream, work};
 
 /// A buffer in stream-ordered memory, whose guards record the last call before they are created and dropped.
 struct Tensor<'f> {
@@ -191,8 +191,20 @@ fn guard_of_refused_operation_is_dropped() {
     fixture.close("refused");
 }
 
-/// A buffer of one element, with a guard that calls a function, or an error.
-struct Custom<F>(std::result::Result<F, &'static str>);
+/// A buffer of one element, whose conversion is a function that returns the guard.
+struct Custom<F>(F);
+
+/// The result of a conversion.
+type Prepared<G> = std::result::Result<G, NotReady>;
+
+impl<'a, G: 'a, F: FnOnce() -> Prepared<G> + 'a> Buffer<'a> for Custom<F> {
+    type Element = f32;
+    type Guard = G;
+
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, G)> {
+        Ok((send(1), (self.0)()?))
+    }
+}
 
 /// Calls a function when it is dropped.
 struct OnDrop<F: FnMut()>(F);
@@ -201,6 +213,11 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+/// Returns a buffer whose guard calls a function when it is dropped.
+fn guarded<F: FnMut()>(on_drop: F) -> Custom<impl FnOnce() -> Prepared<OnDrop<F>>> {
+    Custom(|| Ok(OnDrop(on_drop)))
 }
 
 /// An error whose text panics if it is empty.
@@ -216,17 +233,8 @@ impl fmt::Display for NotReady {
 
 impl std::error::Error for NotReady {}
 
-impl<'a, F: FnMut() + 'a> Buffer<'a> for Custom<F> {
-    type Element = f32;
-    type Guard = OnDrop<F>;
-
-    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, OnDrop<F>)> {
-        self.0.map(|act| (send(1), OnDrop(act))).map_err(|text| NotReady(text).into())
-    }
-}
-
-fn not_ready(text: &'static str) -> Custom<fn()> {
-    Custom(Err(text))
+fn not_ready(text: &'static str) -> Custom<impl FnOnce() -> Prepared<()>> {
+    Custom(move || Err(NotReady(text)))
 }
 
 #[test]
@@ -256,11 +264,15 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
 }
 
 #[test]
-fn panic_in_not_ready_text_leaves_the_communicator_usable() {
+fn panic_of_a_conversion_or_its_error_leaves_the_communicator_usable() {
     let Fixture { fake, nccl, comm, .. } = &Fixture::new();
-    let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(not_ready(""), 0, stream()), &|| {
-        nccl.group(|g| comm.send(not_ready(""), 0, g.stream(stream())))
-    }];
+    let panics = || Custom(|| -> Prepared<()> { panic!("on purpose") });
+    let calls: [&dyn Fn() -> Result<()>; 4] = [
+        &|| comm.send(not_ready(""), 0, stream()),
+        &|| nccl.group(|g| comm.send(not_ready(""), 0, g.stream(stream()))),
+        &|| comm.send(panics(), 0, stream()),
+        &|| nccl.group(|g| comm.send(panics(), 0, g.stream(stream()))),
+    ];
     for call in calls {
         catch_unwind(AssertUnwindSafe(call)).unwrap_err();
         comm.send(send::<f32>(1), 0, stream()).unwrap();
@@ -274,13 +286,44 @@ fn panic_in_not_ready_text_leaves_the_communicator_usable() {
     assert!(comm.as_raw().is_null(), "aborted immediately");
 }
 
+/// They run outside NCCL, and after the end of their group.
+#[test]
+fn conversion_and_guard_may_use_the_communicator() {
+    let fixture = Fixture::new();
+    let Fixture { fake, nccl, comm, .. } = &fixture;
+    let uses = || {
+        work(comm).unwrap();
+        nccl.group(|g| comm.recv(recv::<f32>(1), 0, g.stream(stream()))).unwrap();
+    };
+    comm.send(guarded(uses), 0, stream()).unwrap();
+    let spare = fixture.spare();
+    nccl.group(|g| {
+        comm.send(guarded(uses), 0, g.stream(stream()))?;
+        spare.send(guarded(uses), 0, g.stream(stream()))
+    })
+    .unwrap();
+    let refuses = || {
+        uses();
+        Err::<(), _>(NotReady("it is being copied"))
+    };
+    comm.send(Custom(refuses), 0, stream()).unwrap_err();
+    assert_eq!(fake.take_started().len(), 3 + 4 * 2);
+    drop(spare);
+    fixture.close("uses");
+}
+
 #[test]
 fn panic_of_a_guard_leaves_no_group_open() {
     let Fixture { nccl, comm, .. } = &Fixture::new();
-    let group = || nccl.group(|g| comm.send(Custom(Ok(|| panic!("on purpose"))), 0, g.stream(stream())));
-    catch_unwind(AssertUnwindSafe(group)).unwrap_err();
-    nccl.group(|_| Ok(())).unwrap();
-    comm.send(send::<f32>(1), 0, stream()).unwrap();
+    let panics = || guarded(|| panic!("on purpose"));
+    let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(panics(), 0, stream()), &|| {
+        nccl.group(|g| comm.send(panics(), 0, g.stream(stream())))
+    }];
+    for call in calls {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+        nccl.group(|_| Ok(())).unwrap();
+        comm.send(send::<f32>(1), 0, stream()).unwrap();
+    }
 }
 
 #[test]
@@ -299,7 +342,7 @@ fn guard_using_its_group_after_the_end_is_refused() {
             ];
             *errors.borrow_mut() = results.map(|result| result.unwrap_err().to_string()).to_vec();
         };
-        comm.send(Custom(Ok(late)), 0, g.stream(stream()))
+        comm.send(guarded(late), 0, g.stream(stream()))
     })
     .unwrap();
     let expected = ["send", "recv", "init_in", "group"].map(|call| format!("{call}: the group has ended"));

@@ -12,6 +12,8 @@ use libnccl::{
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, REGISTRATION, USER_POINTER, WINDOW};
 
+use crate::faults::failures;
+
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
 /// The calls for a buffer of 32 bytes.
@@ -79,9 +81,6 @@ fn text<T>(result: Result<T>) -> String {
 fn sum(comm: &Communicator, buffer: &mut NcclBuffer<f32>) {
     comm.all_reduce_in_place(buffer, ReduceOp::Sum, STREAM).unwrap();
 }
-
-/// Every code but success and "in progress", which is not an error.
-const CODES: [u32; 8] = [1, 2, 3, 4, 5, 6, 8, 77];
 
 /// For example, the program loads CUDA.
 #[test]
@@ -270,7 +269,7 @@ fn buffer_that_stays_registered_is_never_freed() {
     std::mem::forget(registration);
     drop(buffer);
     assert!(calls(&fake).is_empty());
-    for code in CODES {
+    for code in failures() {
         let (buffer, registration) = registered();
         failing(&fake, "ncclCommDeregister", code, || registration.deregister()).unwrap_err();
         drop(buffer);
@@ -524,7 +523,7 @@ fn window_memory_is_kept_and_is_no_slice_until_assumed_idle() {
 fn memory_of_a_failed_window_call_is_kept() {
     for is_host in [false, true] {
         let (fake, nccl, comm) = open(is_host);
-        for code in CODES {
+        for code in failures() {
             let mut buffer = alloc(&nccl);
             failing(&fake, "ncclCommWindowRegister", code, || {
                 register_window(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop)

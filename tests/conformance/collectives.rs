@@ -223,40 +223,27 @@ impl<'a> Comparison<'a> {
         let op = call.op.map_or(SUM, |op| self.create(op, call.data));
         let has_config = call.number.is_multiple_of(3) && rank.functions().ncclAllReduceConfig.is_some();
         let options = ncclCollConfig_t { maxCTAs: 1, userProfilerTag: 7, ..ncclCollConfig_t::initializer() };
-        let config = &raw const options;
-        let code = match (call.operation, has_config) {
-            (AllReduce, false) => call!(rank, ncclAllReduce(from, to, count, raw, op, comm, stream)),
-            (AllReduce, true) => {
-                call!(rank, ncclAllReduceConfig(from, to, count, raw, op, comm, stream, config))
-            }
-            (Reduce, false) => call!(rank, ncclReduce(from, to, count, raw, op, root, comm, stream)),
-            (Reduce, true) => {
-                call!(rank, ncclReduceConfig(from, to, count, raw, op, root, comm, stream, config))
-            }
-            (ReduceScatter, false) => {
-                call!(rank, ncclReduceScatter(from, to, count, raw, op, comm, stream))
-            }
-            (ReduceScatter, true) => {
-                call!(rank, ncclReduceScatterConfig(from, to, count, raw, op, comm, stream, config))
-            }
-            (Broadcast, false) if call.is_in_place && count.is_multiple_of(2) => {
+        macro_rules! form {
+            ($plain:ident | $configured:ident($($argument:expr),*)) => {
+                match has_config {
+                    true => call!(rank, $configured($($argument,)* comm, stream, &raw const options)),
+                    false => call!(rank, $plain($($argument,)* comm, stream)),
+                }
+            };
+        }
+        let code = match call.operation {
+            Broadcast if !has_config && call.is_in_place && count.is_multiple_of(2) => {
                 call!(rank, ncclBcast(to, count, raw, root, comm, stream))
             }
-            (Broadcast, false) => call!(rank, ncclBroadcast(from, to, count, raw, root, comm, stream)),
-            (Broadcast, true) => {
-                call!(rank, ncclBroadcastConfig(from, to, count, raw, root, comm, stream, config))
-            }
-            (AllGather, false) => call!(rank, ncclAllGather(from, to, count, raw, comm, stream)),
-            (AllGather, true) => call!(rank, ncclAllGatherConfig(from, to, count, raw, comm, stream, config)),
-            (Gather, false) => call!(rank, ncclGather(from, to, count, raw, root, comm, stream)),
-            (Gather, true) => call!(rank, ncclGatherConfig(from, to, count, raw, root, comm, stream, config)),
-            (Scatter, false) => call!(rank, ncclScatter(from, to, count, raw, root, comm, stream)),
-            (Scatter, true) => {
-                call!(rank, ncclScatterConfig(from, to, count, raw, root, comm, stream, config))
-            }
-            (AlltoAll, false) => call!(rank, ncclAlltoAll(from, to, count, raw, comm, stream)),
-            (AlltoAll, true) => call!(rank, ncclAlltoAllConfig(from, to, count, raw, comm, stream, config)),
-            (Exchange, _) => {
+            AllReduce => form!(ncclAllReduce | ncclAllReduceConfig(from, to, count, raw, op)),
+            Reduce => form!(ncclReduce | ncclReduceConfig(from, to, count, raw, op, root)),
+            ReduceScatter => form!(ncclReduceScatter | ncclReduceScatterConfig(from, to, count, raw, op)),
+            Broadcast => form!(ncclBroadcast | ncclBroadcastConfig(from, to, count, raw, root)),
+            AllGather => form!(ncclAllGather | ncclAllGatherConfig(from, to, count, raw)),
+            Gather => form!(ncclGather | ncclGatherConfig(from, to, count, raw, root)),
+            Scatter => form!(ncclScatter | ncclScatterConfig(from, to, count, raw, root)),
+            AlltoAll => form!(ncclAlltoAll | ncclAlltoAllConfig(from, to, count, raw)),
+            Exchange => {
                 let (size, me) = (rank.size as c_int, rank.number as c_int);
                 rank.group(|| {
                     check!(rank, ncclSend(from, count, raw, (me + root) % size, comm, stream));

@@ -49,15 +49,10 @@ fn wait(rank: &Rank, descriptions: &mut [ncclWaitSignalDesc_t], comm: ncclComm_t
     check!(rank, ncclWaitSignal(number, list, comm, rank.stream()));
 }
 
-/// Puts elements of a buffer into `peer`'s part of a window, from element `to` on.
-fn put(
-    rank: &Rank,
-    comm: ncclComm_t,
-    from: (&Buffer<'_>, usize, usize),
-    peer: usize,
-    window: ncclWindow_t,
-    to: usize,
-) {
+type From<'a> = (&'a Buffer<'a>, usize, usize);
+
+/// Puts elements of a buffer into a peer's part of a window, from an element on.
+fn put(rank: &Rank, comm: ncclComm_t, from: From<'_>, (peer, window, to): (usize, ncclWindow_t, usize)) {
     let (buffer, start, count) = from;
     let (place, peer, stream) = (buffer.at(4 * start), peer as c_int, rank.stream());
     check!(rank, ncclPutSignal(place, count, I32, peer, window, 4 * to, 0, 0, 0, comm, stream));
@@ -149,7 +144,7 @@ fn puts_exchange_blocks(rank: &Rank) {
             let code = rank.group(|| {
                 wait(rank, &mut all, comm);
                 for peer in 0..size {
-                    put(rank, comm, (&buffer, half + peer * block, block), peer, window, me * block);
+                    put(rank, comm, (&buffer, half + peer * block, block), (peer, window, me * block));
                 }
             });
             rank.expect_success("ncclGroupEnd", code);
@@ -172,14 +167,14 @@ fn puts_to_one_peer_are_ordered(rank: &Rank) {
     let window = register(rank, comm, &buffer);
     rank.barrier("registered");
     if rank.number == 0 {
-        put(rank, comm, (&buffer, 4, 3), 1, window, 1);
+        put(rank, comm, (&buffer, 4, 3), (1, window, 1));
         let code = rank.group(|| {
-            put(rank, comm, (&buffer, 5, 2), 1, window, 0);
-            put(rank, comm, (&buffer, 7, 1), 1, window, 1);
+            put(rank, comm, (&buffer, 5, 2), (1, window, 0));
+            put(rank, comm, (&buffer, 7, 1), (1, window, 1));
         });
         rank.expect_success("ncclGroupEnd", code);
         // A put of no elements raises the signal.
-        put(rank, comm, (&buffer, 4, 0), 1, window, 0);
+        put(rank, comm, (&buffer, 4, 0), (1, window, 0));
     } else {
         wait(rank, &mut [description(4, 0)], comm);
         assert_eq!(buffer.read::<i32>()[..4], [6, 8, 6, 7]);

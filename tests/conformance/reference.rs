@@ -143,12 +143,6 @@ fn second_is_larger(first: f64, second: f64) -> bool {
     }
 }
 
-fn second_is_smaller(first: f64, second: f64) -> bool {
-    !first.is_nan() && !second.is_nan() && first == second && second.is_sign_negative()
-        || first.is_nan()
-        || first > second
-}
-
 impl Type {
     fn mask(self) -> u64 {
         u64::MAX >> (64 - 8 * self.size)
@@ -194,7 +188,7 @@ impl Type {
                 Op::Prod => format.result(a * b),
                 // Rounded, because 8-bit infinities are too large.
                 Op::Max => format.nearest(if second_is_larger(a, b) { b } else { a }),
-                Op::Min => format.nearest(if second_is_smaller(a, b) { b } else { a }),
+                Op::Min => format.nearest(if second_is_larger(-a, -b) { b } else { a }),
             };
         }
         let (a, b) = (self.integer(one), self.integer(other));

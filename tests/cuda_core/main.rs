@@ -8,61 +8,34 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
-use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks};
-use libnccl::buffer::{Buffer, BufferMut};
+use cuda_crate::{LENGTH, Needs, assert_other_device, cases, run_ranks};
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{Error, ReduceOp, StreamRef};
 
-enum CudaCore {}
+/// Whether ranks that are threads can share a device, and thus a context.
+const SHARES_A_DEVICE: bool = true;
 
-impl Memory for DeviceBuffer<f32> {
-    fn send(&self) -> impl Buffer<'_, Element = f32> {
-        self
-    }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
-        self
-    }
+/// Copies values to memory that is allocated and freed on the stream.
+fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> DeviceBuffer<f32> {
+    // SAFETY: it is written before it is read.
+    let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, values.len()) }.unwrap();
+    buffer.copy_from_host(stream, values).unwrap();
+    buffer
 }
 
-impl CudaCrate for CudaCore {
-    type Context = Arc<CudaContext>;
-    type Stream = Arc<CudaStream>;
-    type Buffer = DeviceBuffer<f32>;
+/// Allocates memory on the stream, and writes zeros there.
+fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
+    // SAFETY: as above.
+    let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
+    buffer.zero_async(stream).unwrap();
+    buffer
+}
 
-    const SHARES_A_DEVICE: bool = true;
-
-    fn devices() -> usize {
-        CudaContext::device_count().unwrap() as usize
-    }
-    fn context(device: usize) -> Arc<CudaContext> {
-        CudaContext::new(device).unwrap()
-    }
-    fn default_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
-        context.default_stream()
-    }
-    fn new_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
-        context.new_stream().unwrap()
-    }
-    fn synchronize(context: &Arc<CudaContext>) -> Result<(), String> {
-        context.synchronize().map_err(|error| error.to_string())
-    }
-    fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> DeviceBuffer<f32> {
-        // SAFETY: it is written before it is read.
-        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, values.len()) }.unwrap();
-        buffer.copy_from_host(stream, values).unwrap();
-        buffer
-    }
-    fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
-        // SAFETY: as above.
-        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
-        buffer.zero_async(stream).unwrap();
-        buffer
-    }
-    fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
-        // cuda-core refuses to read on one stream while another one writes.
-        stream.context().synchronize().unwrap();
-        buffer.to_host_vec(stream).unwrap()
-    }
+/// Reads on the stream, after the work on the buffer.
+fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
+    // cuda-core refuses to read on one stream while another one writes.
+    stream.context().synchronize().unwrap();
+    buffer.to_host_vec(stream).unwrap()
 }
 
 fn main() -> ExitCode {
@@ -72,7 +45,7 @@ fn main() -> ExitCode {
         views_are_sent,
         captured_operation_leaves_the_buffer_free,
     ];
-    cuda_crate::main::<CudaCore>(&[
+    cuda_crate::main(&[
         (Needs::OneDevice, one_device),
         (Needs::TwoDevices, cases![view_of_another_device_is_invalid_argument]),
     ])
@@ -80,7 +53,7 @@ fn main() -> ExitCode {
 
 /// cuda-core orders no accesses: it refuses those that conflict. An operation is such an access.
 fn buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run() {
-    run_ranks::<CudaCore>(0, |rank| {
+    run_ranks(0, |rank| {
         let send = DeviceBuffer::from_host(&rank.other, &rank.values(LENGTH)).unwrap();
         let mut recv = DeviceBuffer::<f32>::zeroed(&rank.other, LENGTH).unwrap();
         rank.be_late();
@@ -101,9 +74,9 @@ fn buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run() {
 
 /// An access that cuda-core does not see end, such as one of a lease that is never given back.
 fn buffer_leased_for_good_is_invalid_argument() {
-    run_ranks::<CudaCore>(0, |rank| {
-        let mut sums = CudaCore::zeros(&rank.stream, LENGTH);
-        let send = CudaCore::upload(&rank.other, &rank.values(LENGTH));
+    run_ranks(0, |rank| {
+        let mut sums = zeros(&rank.stream, LENGTH);
+        let send = upload(&rank.other, &rank.values(LENGTH));
         let lease = send.storage().acquire(&rank.other, true, false).unwrap();
         let result = rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream);
         let error = result.unwrap_err();
@@ -116,15 +89,15 @@ fn buffer_leased_for_good_is_invalid_argument() {
         assert_eq!(error.to_string(), expected);
         drop(lease);
         rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
-        assert_eq!(CudaCore::read(&rank.stream, &sums), [3.0; LENGTH]);
+        assert_eq!(read(&rank.stream, &sums), [3.0; LENGTH]);
     });
 }
 
 fn views_are_sent() {
-    run_ranks::<CudaCore>(0, |rank| {
+    run_ranks(0, |rank| {
         let peer = 1 - rank.comm.rank();
-        let send = CudaCore::upload(&rank.other, &(0..1000).map(|number| number as f32).collect::<Vec<_>>());
-        let [mut first, mut second] = [100, 200].map(|length| CudaCore::zeros(&rank.stream, length));
+        let send = upload(&rank.other, &(0..1000).map(|number| number as f32).collect::<Vec<_>>());
+        let [mut first, mut second] = [100, 200].map(|length| zeros(&rank.stream, length));
         let view = send.slice(800..1000).unwrap();
         rank.be_late();
         rank.nccl
@@ -137,15 +110,15 @@ fn views_are_sent() {
             .unwrap();
         drop(send);
         rank.overwrite_free_memory();
-        let (first, second) = (CudaCore::read(&rank.stream, &first), CudaCore::read(&rank.stream, &second));
+        let (first, second) = (read(&rank.stream, &first), read(&rank.stream, &second));
         assert_eq!((first[99], second[0], second[199]), (99.0, 800.0, 999.0));
     });
 }
 
 fn view_of_another_device_is_invalid_argument() {
-    run_ranks::<CudaCore>(0, |rank| {
+    run_ranks(0, |rank| {
         let peer = 1 - rank.comm.rank();
-        let foreign = CudaCore::zeros(&CudaContext::new(peer).unwrap().default_stream(), 8);
+        let foreign = zeros(&CudaContext::new(peer).unwrap().default_stream(), 8);
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
             let result = rank.comm.send(foreign.slice(1..8).unwrap(), peer, stream);
             assert_other_device(result, "send buffer", peer, rank.comm.rank());
@@ -155,7 +128,7 @@ fn view_of_another_device_is_invalid_argument() {
 
 /// Nothing runs before the graph is launched, and the graph can be launched at any time.
 fn captured_operation_leaves_the_buffer_free() {
-    run_ranks::<CudaCore>(0, |rank| {
+    run_ranks(0, |rank| {
         let mut buffer = DeviceBuffer::from_host(&rank.stream, &rank.values(LENGTH)).unwrap();
         // SAFETY: the context is current, and nothing else captures the stream.
         unsafe { rank.stream.begin_capture(sys::CUstreamCaptureMode_enum_CU_STREAM_CAPTURE_MODE_RELAXED) }

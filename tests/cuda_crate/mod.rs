@@ -1,20 +1,22 @@
 //! Buffers and streams of a CUDA crate in operations, on the CUDA emulation and the CPU backend of NCCL. Each
-//! missing order of two accesses is an error there.
+//! missing order of two accesses is an error there. The program of each crate has the types and functions that differ.
 //!
 //! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
 //! returns.
 
 use std::env;
 use std::process::{Command, ExitCode};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::{Buffer, BufferMut, MemorySpace};
+use libnccl::buffer::MemorySpace;
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Context, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
+
+use crate::{CudaContext, CudaStream, SHARES_A_DEVICE, read, upload, zeros};
 
 /// Set where the libraries are in place.
 const NCCL: &str = "LIBNCCL_PATH";
@@ -40,6 +42,14 @@ pub(crate) fn run_with_libraries() -> Option<ExitCode> {
     Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn devices() -> usize {
+    CudaContext::device_count().unwrap() as usize
+}
+
+fn context(device: usize) -> Arc<CudaContext> {
+    CudaContext::new(device).unwrap()
+}
+
 pub(crate) fn is_emulated() -> bool {
     env::var_os(RACES).is_some()
 }
@@ -50,41 +60,10 @@ const LONG: Duration = Duration::from_secs(60);
 /// The elements of a buffer: enough for the work to outlast the call.
 pub(crate) const LENGTH: usize = 1 << 16;
 
-/// A crate with safe contexts, streams and buffers.
-pub(crate) trait CudaCrate: 'static {
-    type Context: Context;
-    type Stream: Stream;
-    type Buffer: Memory;
-
-    /// Ranks that are threads can share a device, and thus a context.
-    const SHARES_A_DEVICE: bool;
-
-    fn devices() -> usize;
-    fn context(device: usize) -> Self::Context;
-    fn default_stream(context: &Self::Context) -> Self::Stream;
-    fn new_stream(context: &Self::Context) -> Self::Stream;
-    /// Waits for all work on the device.
-    fn synchronize(context: &Self::Context) -> Result<(), String>;
-    /// Copies values to memory that is allocated and freed on the stream.
-    fn upload(stream: &Self::Stream, values: &[f32]) -> Self::Buffer;
-    /// Allocates memory on the stream, and writes zeros there.
-    fn zeros(stream: &Self::Stream, length: usize) -> Self::Buffer;
-    /// Reads on the stream, after the work on the buffer.
-    fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
-}
-
-pub(crate) trait Memory {
-    fn send(&self) -> impl Buffer<'_, Element = f32>;
-    fn recv(&mut self) -> impl BufferMut<'_, Element = f32>;
-}
-
-/// Cases, by their names; of functions that are generic, with their parameter.
+/// Lists cases with their names.
 macro_rules! cases {
-    ($($name:path),* $(,)?) => {
+    ($($name:ident),* $(,)?) => {
         vec![$((stringify!($name), $name as fn())),*]
-    };
-    ($of:ident: $($name:ident),* $(,)?) => {
-        vec![$((stringify!($name), $name::<$of> as fn())),*]
     };
 }
 pub(crate) use cases;
@@ -102,17 +81,17 @@ pub(crate) enum Needs {
 
 /// Runs these cases and the common ones in a process that has the libraries: the dynamic linker reads its variable when a
 /// process starts. On a machine with one GPU, the ranks share it.
-pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
+pub(crate) fn main(own: &[(Needs, Cases)]) -> ExitCode {
     if let Some(code) = run_with_libraries() {
         return code;
     }
     let has = |needs| match needs {
-        Needs::OneDevice => C::SHARES_A_DEVICE || C::devices() >= 2,
-        Needs::TwoDevices => C::devices() >= 2,
+        Needs::OneDevice => SHARES_A_DEVICE || devices() >= 2,
+        Needs::TwoDevices => devices() >= 2,
         Needs::Emulation => is_emulated(),
     };
     let mut trials = Vec::new();
-    for (needs, cases) in common_cases::<C>().iter().chain(own) {
+    for (needs, cases) in common_cases().iter().chain(own) {
         trials.extend(cases.iter().map(|&(name, case)| {
             let trial = Trial::test(name, move || {
                 case();
@@ -126,8 +105,8 @@ pub(crate) fn main<C: CudaCrate>(own: &[(Needs, Cases)]) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
-    let one_device = cases![C:
+fn common_cases() -> [(Needs, Cases); 3] {
+    let one_device = cases![
         buffers_of_other_streams_are_summed,
         buffers_dropped_right_after_the_call_are_summed,
         buffers_of_a_group_may_be_dropped_after_it,
@@ -137,7 +116,7 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         communicator_whose_wait_is_over_can_be_shrunk,
     ];
     // The default stream of a device waits for all others of it.
-    let two_devices = cases![C:
+    let two_devices = cases![
         buffers_on_the_default_stream_are_summed,
         buffer_of_another_device_is_invalid_argument,
         stream_of_another_device_is_invalid_argument,
@@ -145,21 +124,21 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         memory_of_nccl_on_another_device_is_invalid_argument,
     ];
     // NCCL on one host does not detect that a peer has exited.
-    let emulated = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
+    let emulated = cases![synchronize_ends_with_an_error_when_a_peer_aborts];
     [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::Emulation, emulated)]
 }
 
-pub(crate) struct Rank<C: CudaCrate> {
+pub(crate) struct Rank {
     pub(crate) nccl: Nccl,
     pub(crate) comm: Communicator,
-    pub(crate) context: C::Context,
+    pub(crate) context: Arc<CudaContext>,
     /// The stream of operations.
-    pub(crate) stream: C::Stream,
+    pub(crate) stream: Arc<CudaStream>,
     /// The stream of buffers.
-    pub(crate) other: C::Stream,
+    pub(crate) other: Arc<CudaStream>,
 }
 
-impl<C: CudaCrate> Rank<C> {
+impl Rank {
     /// Sleeps on rank 1, which lets the calls of rank 0 return before their operations can run.
     pub(crate) fn be_late(&self) {
         if self.comm.rank() == 1 {
@@ -175,23 +154,23 @@ impl<C: CudaCrate> Rank<C> {
     /// Writes new memory on the stream of buffers, where memory that was freed too early would be reused.
     pub(crate) fn overwrite_free_memory(&self) {
         for _ in 0..4 {
-            drop(C::upload(&self.other, &[1000.0_f32; LENGTH]));
+            drop(upload(&self.other, &[1000.0_f32; LENGTH]));
         }
     }
 }
 
 /// Runs two ranks on two devices from `first` on, and checks that no order was missing.
-pub(crate) fn run_ranks<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) + Sync) {
+pub(crate) fn run_ranks(first: usize, body: impl Fn(&Rank) + Sync) {
     run_unchecked(first, |rank| {
         body(rank);
-        C::synchronize(&rank.context).expect("no two accesses lack an order");
+        rank.context.synchronize().expect("no two accesses lack an order");
     });
 }
 
-pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) + Sync) {
+pub(crate) fn run_unchecked(first: usize, body: impl Fn(&Rank) + Sync) {
     // CUDA before NCCL, which has device memory then.
-    let device = |rank| (first + rank) % C::devices();
-    drop(C::context(device(0)));
+    let device = |rank| (first + rank) % devices();
+    drop(context(device(0)));
     let nccl = Nccl::load().unwrap();
     assert_eq!(nccl.memory_space(), MemorySpace::Device);
     let id = nccl.unique_id().unwrap();
@@ -201,17 +180,17 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
         for rank in 0..2 {
             let (body, nccl, have_joined) = (&body, nccl.clone(), &have_joined);
             scope.spawn(move || {
-                let context = C::context(device(rank));
+                let context = context(device(rank));
                 let comm = nccl.communicator(2, rank, &id).device(&context).init();
                 have_joined.wait();
                 let comm = comm.unwrap();
                 assert_eq!(comm.device(), device(rank) as i32);
-                let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
+                let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
                 if !is_emulated() {
                     // NCCL connects ranks in the first operation, whose call waits for the other rank.
-                    let mut buffer = C::zeros(&other, 1);
-                    comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream).unwrap();
-                    C::synchronize(&context).unwrap();
+                    let mut buffer = zeros(&other, 1);
+                    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                    context.synchronize().unwrap();
                     have_joined.wait();
                 }
                 body(&Rank { nccl, comm, context, stream, other });
@@ -220,64 +199,64 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
     });
 }
 
-fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let third = C::new_stream(&rank.context);
-        let send = C::upload(&rank.other, &rank.values(LENGTH));
-        let mut recv = C::zeros(&third, LENGTH);
+fn buffers_of_other_streams_are_summed() {
+    run_ranks(0, |rank| {
+        let third = rank.context.new_stream().unwrap();
+        let send = upload(&rank.other, &rank.values(LENGTH));
+        let mut recv = zeros(&third, LENGTH);
         rank.be_late();
-        rank.comm.all_reduce(send.send(), recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
         // Each on a stream that has to wait for the operation.
-        assert_eq!(C::read(&third, &recv), [3.0; LENGTH]);
-        assert_eq!(C::read(&rank.other, &recv), [3.0; LENGTH]);
+        assert_eq!(read(&third, &recv), [3.0; LENGTH]);
+        assert_eq!(read(&rank.other, &recv), [3.0; LENGTH]);
         let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
-        rank.comm.all_reduce_in_place(recv.recv(), &tenfold, &rank.stream).unwrap();
-        assert_eq!(C::read(&rank.other, &recv), [60.0; LENGTH]);
+        rank.comm.all_reduce_in_place(&mut recv, &tenfold, &rank.stream).unwrap();
+        assert_eq!(read(&rank.other, &recv), [60.0; LENGTH]);
     });
 }
 
-fn buffers_dropped_right_after_the_call_are_summed<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let mut sums = C::zeros(&rank.stream, LENGTH);
-        let mut unused = C::zeros(&rank.other, LENGTH);
-        let send = C::upload(&rank.other, &rank.values(LENGTH));
+fn buffers_dropped_right_after_the_call_are_summed() {
+    run_ranks(0, |rank| {
+        let mut sums = zeros(&rank.stream, LENGTH);
+        let mut unused = zeros(&rank.other, LENGTH);
+        let send = upload(&rank.other, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce(send.send(), sums.recv(), ReduceOp::Sum, &rank.stream).unwrap();
-        rank.comm.all_reduce(send.send(), unused.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&send, &mut unused, ReduceOp::Sum, &rank.stream).unwrap();
         drop((send, unused));
         rank.overwrite_free_memory();
-        assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
+        assert_eq!(read(&rank.stream, &sums), [3.0; LENGTH]);
     });
 }
 
-fn buffers_on_the_default_stream_are_summed<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let default = C::default_stream(&rank.context);
-        let mut buffer = C::upload(&default, &rank.values(LENGTH));
-        let mut other = C::upload(&rank.other, &rank.values(LENGTH));
+fn buffers_on_the_default_stream_are_summed() {
+    run_ranks(0, |rank| {
+        let default = rank.context.default_stream();
+        let mut buffer = upload(&default, &rank.values(LENGTH));
+        let mut other = upload(&rank.other, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &default).unwrap();
-        rank.comm.all_reduce_in_place(other.recv(), ReduceOp::Max, StreamRef::DEFAULT).unwrap();
-        assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
-        assert_eq!(C::read(&rank.other, &other), [2.0; LENGTH]);
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &default).unwrap();
+        rank.comm.all_reduce_in_place(&mut other, ReduceOp::Max, StreamRef::DEFAULT).unwrap();
+        assert_eq!(read(&default, &buffer), [3.0; LENGTH]);
+        assert_eq!(read(&rank.other, &other), [2.0; LENGTH]);
     });
 }
 
-fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let send = C::upload(&rank.other, &rank.values(LENGTH));
-        let mut recv = C::zeros(&rank.other, LENGTH);
+fn buffers_of_a_group_may_be_dropped_after_it() {
+    run_ranks(0, |rank| {
+        let send = upload(&rank.other, &rank.values(LENGTH));
+        let mut recv = zeros(&rank.other, LENGTH);
         let peer = 1 - rank.comm.rank();
         rank.be_late();
         rank.nccl
             .group(|g| {
-                rank.comm.send(send.send(), peer, g.stream(&rank.stream))?;
-                rank.comm.recv(recv.recv(), peer, g.stream(&rank.stream))
+                rank.comm.send(&send, peer, g.stream(&rank.stream))?;
+                rank.comm.recv(&mut recv, peer, g.stream(&rank.stream))
             })
             .unwrap();
         drop(send);
         rank.overwrite_free_memory();
-        assert_eq!(C::read(&rank.other, &recv), [(peer + 1) as f32; LENGTH]);
+        assert_eq!(read(&rank.other, &recv), [(peer + 1) as f32; LENGTH]);
     });
 }
 
@@ -293,45 +272,45 @@ pub(crate) fn assert_other_device(result: libnccl::Result<()>, what: &str, found
     }
 }
 
-fn buffer_of_another_device_is_invalid_argument<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
+fn buffer_of_another_device_is_invalid_argument() {
+    run_ranks(0, |rank| {
         let peer = 1 - rank.comm.rank();
-        let foreign = C::default_stream(&C::context(peer));
-        let mut buffer = C::zeros(&foreign, 8);
+        let foreign = context(peer).default_stream();
+        let mut buffer = zeros(&foreign, 8);
         // Of the default streams, of all devices, the handle is the same.
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
-            let result = rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, stream);
+            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream);
             assert_other_device(result, "buffer", peer, rank.comm.rank());
         }
         let mut of_host = [0.0; 8];
-        let result = rank.comm.all_reduce(buffer.send(), &mut of_host, ReduceOp::Sum, &rank.stream);
+        let result = rank.comm.all_reduce(&buffer, &mut of_host, ReduceOp::Sum, &rank.stream);
         assert_other_device(result, "send buffer", peer, rank.comm.rank());
-        let result = rank.comm.all_reduce(&of_host, buffer.recv(), ReduceOp::Sum, &rank.stream);
+        let result = rank.comm.all_reduce(&of_host, &mut buffer, ReduceOp::Sum, &rank.stream);
         assert_other_device(result, "receive buffer", peer, rank.comm.rank());
     });
 }
 
-fn stream_of_another_device_is_invalid_argument<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
+fn stream_of_another_device_is_invalid_argument() {
+    run_ranks(0, |rank| {
         let peer = 1 - rank.comm.rank();
-        let foreign = C::context(peer);
-        let mut buffer = C::zeros(&rank.stream, 8);
-        for stream in [C::default_stream(&foreign), C::new_stream(&foreign)] {
-            let result = rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream);
+        let foreign = context(peer);
+        let mut buffer = zeros(&rank.stream, 8);
+        for stream in [foreign.default_stream(), foreign.new_stream().unwrap()] {
+            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
             assert_other_device(result, "stream", peer, rank.comm.rank());
         }
     });
 }
 
 /// The default streams of all devices have the same handle.
-fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
+fn synchronize_in_the_context_of_another_device_is_invalid_usage() {
+    run_ranks(0, |rank| {
         let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
-        let default = C::default_stream(&rank.context);
-        let mut buffer = C::upload(&default, &rank.values(LENGTH));
+        let default = rank.context.default_stream();
+        let mut buffer = upload(&default, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
-        C::context(peer).make_current().unwrap();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+        context(peer).make_current().unwrap();
         let expected = format!(
             "synchronize: the stream cannot be queried: the current device is {peer}, but \
              this is the default stream of device {own}"
@@ -344,15 +323,15 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
         // The crate makes the context current.
         rank.comm.synchronize(&default, LONG).unwrap();
         rank.comm.synchronize(&StreamRef::DEFAULT, LONG).unwrap();
-        assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
+        assert_eq!(read(&default, &buffer), [3.0; LENGTH]);
     });
 }
 
-fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
+fn memory_of_nccl_on_another_device_is_invalid_argument() {
+    run_ranks(0, |rank| {
         let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
         // It has the memory as long as it exists.
-        let foreign = C::context(peer);
+        let foreign = context(peer);
         foreign.make_current().unwrap();
         let mut buffer = rank.nccl.alloc::<f32>(8).unwrap();
         let sum = |result| assert_other_device(result, "buffer", peer, own);
@@ -368,47 +347,47 @@ fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
     });
 }
 
-fn memory_of_nccl_is_allocated_on_the_context<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
+fn memory_of_nccl_is_allocated_on_the_context() {
+    run_ranks(0, |rank| {
         // Another device is current before, if there is one.
-        C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
-        let send = C::upload(&rank.other, &rank.values(8));
+        context((1 - rank.comm.rank()) % devices()).make_current().unwrap();
+        let send = upload(&rank.other, &rank.values(8));
         rank.context.make_current().unwrap();
         let mut sums = rank.nccl.alloc::<f32>(8).unwrap();
-        rank.comm.all_reduce(send.send(), &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
         rank.comm.barrier(&mut sums, &rank.stream).unwrap();
-        C::synchronize(&rank.context).unwrap();
+        rank.context.synchronize().unwrap();
         // SAFETY: the work has run.
         unsafe { sums.assume_idle() };
         sums.free().unwrap();
     });
 }
 
-fn synchronize_returns_when_the_streams_work_is_done<C: CudaCrate>() {
-    run_ranks::<C>(0, |rank| {
-        let default = C::default_stream(&rank.context);
-        let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
+fn synchronize_returns_when_the_streams_work_is_done() {
+    run_ranks(0, |rank| {
+        let default = rank.context.default_stream();
+        let mut buffer = upload(&rank.stream, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
         // Another device is current when the stream is queried, if there is one.
-        C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
+        context((1 - rank.comm.rank()) % devices()).make_current().unwrap();
         rank.comm.synchronize(&rank.stream, LONG).unwrap();
         assert!(rank.stream.is_complete().unwrap());
         rank.comm.synchronize(&default, LONG).unwrap();
         rank.comm.synchronize(&StreamRef::from(&rank.stream), LONG).unwrap();
-        assert_eq!(C::read(&rank.stream, &buffer), [3.0; LENGTH]);
+        assert_eq!(read(&rank.stream, &buffer), [3.0; LENGTH]);
     });
 }
 
-fn synchronize_ends_with_an_error_when_a_peer_aborts<C: CudaCrate>() {
-    run_unchecked::<C>(4, |rank| {
+fn synchronize_ends_with_an_error_when_a_peer_aborts() {
+    run_unchecked(4, |rank| {
         if rank.comm.rank() == 1 {
             rank.be_late();
             rank.comm.abort_handle().abort().unwrap();
             return;
         }
-        let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
-        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        let mut buffer = upload(&rank.stream, &rank.values(LENGTH));
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
         let lost = rank.comm.synchronize(&rank.stream, LONG);
         let Err(Error::Nccl { call: "synchronize", detail, .. }) = lost else { panic!("{lost:?}") };
         // Another rank may have noticed before, and failed.
@@ -419,13 +398,13 @@ fn synchronize_ends_with_an_error_when_a_peer_aborts<C: CudaCrate>() {
     });
 }
 
-fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
+fn synchronize_without_a_peer_times_out_and_aborts() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     let is_over = Barrier::new(2);
-    run_unchecked::<C>(2, |rank| {
+    run_unchecked(2, |rank| {
         if rank.comm.rank() == 0 {
-            let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
-            rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+            let mut buffer = upload(&rank.stream, &rank.values(LENGTH));
+            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
             assert!(!rank.stream.is_complete().unwrap());
             let error = rank.comm.synchronize(&rank.stream, TIMEOUT).unwrap_err();
             let text = error.to_string();
@@ -443,22 +422,22 @@ fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
     });
 }
 
-fn communicator_whose_wait_is_over_can_be_shrunk<C: CudaCrate>() {
+fn communicator_whose_wait_is_over_can_be_shrunk() {
     let is_over = Barrier::new(2);
-    run_unchecked::<C>(2, |rank| {
+    run_unchecked(2, |rank| {
         if rank.comm.rank() == 0 {
             let values = rank.values(LENGTH);
-            let mut buffer = C::upload(&rank.stream, &values);
-            rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+            let mut buffer = upload(&rank.stream, &values);
+            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
             for _ in 0..2 {
                 assert!(!rank.comm.wait_for(&rank.stream, Duration::from_millis(100)).unwrap());
             }
             assert_eq!(rank.comm.async_error().unwrap(), ResultCode::SUCCESS);
             let alone = rank.comm.shrink(&[1], ShrinkMode::Abort).init().unwrap();
-            let mut buffer = C::upload(&rank.stream, &values);
-            alone.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+            let mut buffer = upload(&rank.stream, &values);
+            alone.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
             assert!(alone.wait_for(&rank.stream, LONG).unwrap());
-            assert_eq!(C::read(&rank.stream, &buffer), values);
+            assert_eq!(read(&rank.stream, &buffer), values);
         }
         is_over.wait();
     });

@@ -8,58 +8,30 @@ use std::process::ExitCode;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use cuda_crate::{
-    CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_emulated, run_ranks, run_unchecked,
-};
+use cuda_crate::{LENGTH, Needs, assert_other_device, cases, is_emulated, run_ranks, run_unchecked};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
+use libnccl::buffer::{AnyBuffer, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
-enum Cudarc {}
+/// Whether ranks that are threads can share a device, and thus a context. cudarc copies from and to pageable memory, which waits with
+/// the context locked: the other rank needs it for its call.
+const SHARES_A_DEVICE: bool = false;
 
-impl Memory for CudaSlice<f32> {
-    fn send(&self) -> impl Buffer<'_, Element = f32> {
-        self
-    }
-    fn recv(&mut self) -> impl BufferMut<'_, Element = f32> {
-        self
-    }
+/// Copies values to memory that is allocated and freed on the stream.
+fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
+    stream.clone_htod(values).unwrap()
 }
 
-impl CudaCrate for Cudarc {
-    type Context = Arc<CudaContext>;
-    type Stream = Arc<CudaStream>;
-    type Buffer = CudaSlice<f32>;
+/// Allocates memory on the stream, and writes zeros there.
+fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
+    stream.alloc_zeros(length).unwrap()
+}
 
-    // It copies from and to pageable memory, which waits with the context locked: the other rank needs it for its call.
-    const SHARES_A_DEVICE: bool = false;
-
-    fn devices() -> usize {
-        CudaContext::device_count().unwrap() as usize
-    }
-    fn context(device: usize) -> Arc<CudaContext> {
-        CudaContext::new(device).unwrap()
-    }
-    fn default_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
-        context.default_stream()
-    }
-    fn new_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
-        context.new_stream().unwrap()
-    }
-    fn synchronize(context: &Arc<CudaContext>) -> Result<(), String> {
-        context.synchronize().map_err(|error| error.to_string())
-    }
-    fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
-        stream.clone_htod(values).unwrap()
-    }
-    fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
-        stream.alloc_zeros(length).unwrap()
-    }
-    fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
-        stream.clone_dtoh(buffer).unwrap()
-    }
+/// Reads on the stream, after the work on the buffer.
+fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
+    stream.clone_dtoh(buffer).unwrap()
 }
 
 /// Communicators from before the process loads CUDA: of two ranks and their children, and one that has worked on host memory.
@@ -92,7 +64,7 @@ fn main() -> ExitCode {
     ];
     let emulated =
         cases![communicators_from_before_cuda_is_loaded_work_on_devices, views_without_guards_are_a_race];
-    cuda_crate::main::<Cudarc>(&[(Needs::Emulation, emulated), (Needs::TwoDevices, two_devices)])
+    cuda_crate::main(&[(Needs::Emulation, emulated), (Needs::TwoDevices, two_devices)])
 }
 
 fn communicators_from_before_cuda_is_loaded_work_on_devices() {
@@ -117,7 +89,7 @@ fn communicators_from_before_cuda_is_loaded_work_on_devices() {
 }
 
 fn views_are_sent_and_received() {
-    run_ranks::<Cudarc>(0, |rank| {
+    run_ranks(0, |rank| {
         let mut buffer = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
         rank.be_late();
         if rank.comm.rank() == 0 {
@@ -135,7 +107,7 @@ fn views_are_sent_and_received() {
 
 /// The buffers are dropped right after the call: their guards are kept, as with typed buffers.
 fn bytes_of_a_runtime_type_are_summed_if_aligned() {
-    run_ranks::<Cudarc>(0, |rank| {
+    run_ranks(0, |rank| {
         let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
         let send = rank.other.clone_htod(&bytes(rank.comm.rank() as i32 + 1000)).unwrap();
         let mut recv = rank.other.clone_htod(&bytes(0)).unwrap();
@@ -156,7 +128,7 @@ fn bytes_of_a_runtime_type_are_summed_if_aligned() {
 }
 
 fn view_of_another_device_is_invalid_argument() {
-    run_ranks::<Cudarc>(0, |rank| {
+    run_ranks(0, |rank| {
         let peer = 1 - rank.comm.rank();
         let foreign = CudaContext::new(peer).unwrap().default_stream();
         let mut buffer = foreign.alloc_zeros::<f32>(8).unwrap();
@@ -178,7 +150,7 @@ fn assert_problem(result: libnccl::Result<()>, kind: InvalidArgumentKind, proble
 
 /// Its handle means another stream on the thread that drops a buffer, and on the one that NCCL launches kernels on.
 fn stream_per_thread_is_invalid_argument() {
-    run_ranks::<Cudarc>(0, |rank| {
+    run_ranks(0, |rank| {
         let per_thread = rank.context.per_thread_stream();
         let mut own = rank.stream.clone_htod(&rank.values(8)).unwrap();
         let refused = |result| {
@@ -205,7 +177,7 @@ fn stream_per_thread_is_invalid_argument() {
 }
 
 fn captured_operation_refuses_slices_and_takes_nccl_memory() {
-    run_ranks::<Cudarc>(0, |rank| {
+    run_ranks(0, |rank| {
         let mut slice = rank.stream.clone_htod(&rank.values(8)).unwrap();
         rank.context.make_current().unwrap();
         let mut sums = rank.nccl.alloc::<f32>(8).unwrap();
@@ -237,7 +209,7 @@ fn views_without_guards_are_a_race() {
     // Without the barrier, a rank that has synchronized would order the other rank's later work, and a rank that ends would abort
     // its communicator, which discards the other rank's operation before it runs.
     let both = Barrier::new(2);
-    run_unchecked::<Cudarc>(6, |rank| {
+    run_unchecked(6, |rank| {
         let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
         let mut recv = rank.stream.alloc_zeros::<f32>(LENGTH).unwrap();
         rank.context.synchronize().unwrap();

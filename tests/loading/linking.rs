@@ -92,36 +92,28 @@ fn nccl_lib_dir_excludes_other_directories() {
 }
 
 #[test]
-fn archive_is_linked_only_with_nccl_static() {
+fn archive_is_linked_only_with_nccl_static_and_with_the_toolkits_libraries() {
     let files = ["/n/libnccl_static.a", "/n/libnccl.so"];
     let environment = [("NCCL_LIB_DIR", "/n"), ("NCCL_STATIC", "1"), ("CUDA_HOME", "/cuda")];
     assert_eq!(found(&environment[..1], &[], &files), Ok(Library::Development("/n".into())));
     let library = found(&environment, &[], &files).unwrap();
     assert_eq!(library, Library::Static("/n".into(), vec!["/cuda/lib64".into()]));
-    let directives = library.directives();
-    assert_eq!(directives[1], "rustc-link-lib=static:+whole-archive,-bundle=nccl_static");
-    assert!(directives.contains(&"rustc-link-search=native=/cuda/lib64".into()));
-}
-
-#[test]
-fn archive_is_linked_with_the_toolkits_libraries_for_the_target() {
+    assert_eq!(library.directives()[1], "rustc-link-lib=static:+whole-archive,-bundle=nccl_static");
+    // The toolkit's libraries are those for the target.
     for (architecture, targets) in
         [("x86_64", &["x86_64-linux"][..]), ("aarch64", &["sbsa-linux", "aarch64-linux"])]
     {
-        let environment = [
-            ("NCCL_LIB_DIR", "/n"),
-            ("NCCL_STATIC", "1"),
-            ("CUDA_PATH", "/cuda"),
-            ("CARGO_CFG_TARGET_ARCH", architecture),
-        ];
-        let library = found(&environment, &[], &["/n/libnccl_static.a"]).unwrap();
+        let environment = [&environment[..], &[("CARGO_CFG_TARGET_ARCH", architecture)]].concat();
+        let library = found(&environment, &[], &files).unwrap();
         let targets = targets.iter().map(|target| format!("/cuda/targets/{target}/lib"));
         let expected: Vec<_> = targets.chain(["/cuda/lib64".into()]).collect();
         let search: Vec<_> = expected.iter().map(|lib| format!("rustc-link-search=native={lib}")).collect();
         assert_eq!(library.directives()[2..2 + search.len()], search);
     }
-    let library = found(&[("NCCL_LIB_DIR", "/n"), ("NCCL_STATIC", "1")], &[], &["/n/libnccl_static.a"]);
-    assert_eq!(library, Ok(Library::Static("/n".into(), vec!["/usr/local/cuda/lib64".into()])));
+    assert_eq!(
+        found(&environment[..2], &[], &files),
+        Ok(Library::Static("/n".into(), vec!["/usr/local/cuda/lib64".into()]))
+    );
 }
 
 /// Returns a cache with these entries: name, path, and a bit mask of processors.

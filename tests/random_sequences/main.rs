@@ -1,7 +1,7 @@
-//! Random sequences of safe calls: operations, groups that fail or whose guards use them after their end, windows, registrations,
-//! children, borrowed communicators, abort handles, watchdogs, recorders, and buffers and observers whose code panics or uses
-//! NCCL. Nothing may crash, hang, return wrong values, write to a buffer after its operation, or leak communicators, threads,
-//! descriptors or memory.
+//! Random sequences of safe calls: operations, groups that fail, windows, registrations, children, borrowed communicators, abort
+//! handles, watchdogs and recorders. Nothing may crash, hang, return wrong values, write to a buffer after its operation, or leak
+//! communicators, threads, descriptors or memory. Code of other crates that panics or uses NCCL is in `tests/calls/guards.rs` and
+//! `tests/observer.rs`.
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Sometimes one of them deviates from
 //! it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` sets the number of sequences, and `.ci/sanitize` runs
@@ -10,7 +10,6 @@
 #![cfg(target_os = "linux")]
 
 mod checks;
-mod hostile;
 mod rank;
 mod sequence;
 

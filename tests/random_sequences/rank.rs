@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Registers windows and borrows communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -10,12 +9,13 @@ use std::time::{Duration, Instant};
 use libnccl::communicator::{MemoryStatistic, ShrinkMode};
 use libnccl::error::{LoadError, ResultCode};
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
-use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, UniqueId};
+use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, StreamRef, UniqueId};
 use libnccl_observe::{RecordExt, Watchdog};
 use libnccl_test_support::random_inputs::{Random, mix};
 
 use crate::checks::{KEPT, Vault, WINDOW};
-use crate::hostile::{Act, Guard, Guarded, HostileObserver, Refusal, Refused, STREAM, panic_on_purpose};
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
 /// Longer than any step of a sequence on a busy machine, short enough for a sequence that waits for it.
 const TIMEOUT: Duration = Duration::from_millis(150);
@@ -51,9 +51,8 @@ fn stopped() -> Error {
 }
 
 impl<'scope, 'env> Rank<'scope, 'env> {
-    fn config(&mut self) -> Config {
-        let config = if self.has_timeout { Config::new().timeout(TIMEOUT) } else { Config::new() };
-        if self.own.coin() { config.observer(Arc::new(HostileObserver::default())) } else { config }
+    fn config(&self) -> Config {
+        if self.has_timeout { Config::new().timeout(TIMEOUT) } else { Config::new() }
     }
 
     /// Runs a background task after at most that many microseconds.
@@ -182,11 +181,10 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 self.record(comm);
             }
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
-            let (step, mut numbers) = (self.program.below(27), Random(self.program.next()));
+            let (step, mut numbers) = (self.program.below(21), Random(self.program.next()));
             match step {
                 0..9 => self.operate(step, &mut numbers, comm, objects)?,
                 9..16 => self.run_group(step, &mut numbers, comm, depth)?,
-                16..22 => self.run_hostile_code(step, &mut numbers, comm)?,
                 _ => self.derive(step, &mut numbers, comm, depth)?,
             }
         }
@@ -290,24 +288,9 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 let pending = self.nccl.group(|g| self.nccl.communicator(1, 0, &id).init_in(g))?;
                 if self.own.coin() { self.all_reduce(&pending.finish()?, 3) } else { Ok(()) }
             }
-            11 if numbers.once_in(8) => self.create_in_group_with_operation(),
-            12 if self.has_timeout => self.exchange(comm, 3_000, Some(SHORT_TIMEOUT)),
-            13 if self.has_timeout => self.borrow(comm),
+            11 if self.has_timeout => self.exchange(comm, 3_000, Some(SHORT_TIMEOUT)),
+            12 if self.has_timeout => self.borrow(comm),
             _ => self.exchange(comm, numbers.pick(&[1, 10, 40_000]), None),
-        }
-    }
-
-    /// Passes a buffer whose code panics or uses the library.
-    fn run_hostile_code(&mut self, step: usize, numbers: &mut Random, comm: &Communicator) -> Result<()> {
-        let refusals = [Refusal::Error, Refusal::ReenteringText, Refusal::Reenters];
-        let acts = [Act::Operates, Act::OpensGroup, Act::UsesOldGroup];
-        match step {
-            16 => self.refuse(numbers.pick(&refusals), numbers, comm),
-            17 => self.refuse(Refusal::PanickingText, numbers, comm),
-            18 => self.refuse(Refusal::Panics, numbers, comm),
-            19 => self.guard(numbers.pick(&acts), numbers.below(3) > 0, comm),
-            20 => self.guard(Act::NestsInOldGroup, numbers.below(3) > 0, comm),
-            _ => self.guard(Act::Panics, numbers.below(3) > 0, comm),
         }
     }
 
@@ -315,13 +298,13 @@ impl<'scope, 'env> Rank<'scope, 'env> {
     fn derive(&mut self, step: usize, numbers: &mut Random, comm: &Communicator, depth: usize) -> Result<()> {
         let (rank, size) = (comm.rank(), comm.size());
         match step {
-            22 | 23 if depth < 2 => {
+            16 | 17 if depth < 2 => {
                 let color = (numbers.next() >> rank) as u32 & 1;
                 let color = (numbers.below(4) > 0).then_some(color);
                 self.abort_in_call(comm);
                 self.live_in_child(comm.split(color, 0).init()?, depth)
             }
-            24 if size > 1 && depth < 2 => {
+            18 if size > 1 && depth < 2 => {
                 let excluded = numbers.below(size);
                 let mode = numbers.pick(&[ShrinkMode::Default, ShrinkMode::Default, ShrinkMode::Abort]);
                 self.abort_in_call(comm);
@@ -329,7 +312,7 @@ impl<'scope, 'env> Rank<'scope, 'env> {
                 self.live_in_child((excluded != rank).then(shrunk).transpose()?, depth)
             }
             // Without a timeout, a rank that joins waits for ranks that have failed meanwhile.
-            25 if size < 4 && depth < 2 && self.has_timeout => self.grow(comm, depth),
+            19 if size < 4 && depth < 2 && self.has_timeout => self.grow(comm, depth),
             _ => Ok(()),
         }
     }
@@ -434,76 +417,11 @@ impl<'scope, 'env> Rank<'scope, 'env> {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.nccl.group(|g| -> Result<()> {
                 comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, g.stream(STREAM))?;
-                if panics { panic_on_purpose() } else { Err(stopped()) }
+                if panics { resume_unwind(Box::new(())) } else { Err(stopped()) }
             })
         }));
         assert!(!matches!(ended, Ok(Ok(()))), "the group has succeeded");
         assert_eq!(buffer, [7; 100], "the group has started its operation");
         Ok(())
-    }
-
-    /// Creates a communicator, whose other rank never joins, in one group with an operation. The call must return, with any error.
-    fn create_in_group_with_operation(&self) -> Result<()> {
-        let config = Config::new().timeout(TIMEOUT);
-        let (own, missing) = (self.nccl.unique_id()?, self.nccl.unique_id()?);
-        let alone = self.nccl.communicator(1, 0, &own).config(&config).init()?;
-        let mut values = self.vault.buffer([1.0; 3]);
-        let _ = self.nccl.group(|g| {
-            let pending = self.nccl.communicator(2, 0, &missing).config(&config).init_in(g)?;
-            alone.all_reduce_in_place(&mut *values, ReduceOp::Sum, g.stream(STREAM))?;
-            Ok(pending)
-        });
-        Ok(())
-    }
-
-    /// Passes a buffer that refuses, alone or in a group, and continues.
-    fn refuse(&mut self, refusal: Refusal, numbers: &mut Random, comm: &Communicator) -> Result<()> {
-        let (is_grouped, is_first) = (numbers.coin(), numbers.below(4) > 0);
-        let (mut sums, mut first) = (self.vault.buffer([0.0; 4]), self.vault.buffer([0.0; 4]));
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            let refused = Refused { refusal, comm };
-            if !is_grouped {
-                return comm.all_reduce(refused, &mut *sums, ReduceOp::Sum, STREAM);
-            }
-            self.nccl.group(|g| {
-                if !is_first {
-                    comm.all_reduce_in_place(&mut *first, ReduceOp::Sum, g.stream(STREAM))?;
-                }
-                comm.all_reduce(refused, &mut *sums, ReduceOp::Sum, g.stream(STREAM))
-            })
-        }));
-        assert!(!matches!(ended, Ok(Ok(()))), "a buffer that refuses was taken");
-        if is_grouped && !is_first {
-            // The communicator has failed.
-            return Err(stopped());
-        }
-        self.exchange(comm, 20_000, None)
-    }
-
-    /// Passes a buffer whose guard does something, alone or in a group.
-    fn guard(&mut self, act: Act, is_grouped: bool, comm: &Communicator) -> Result<()> {
-        let (nccl, vault) = (self.nccl, self.vault);
-        let (ones, mut sums) = (vault.buffer([1.0; 300]), vault.buffer([0.0; 300]));
-        let elements = &*ones;
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            if is_grouped {
-                nccl.group(|g| {
-                    let guard = Guard { act, nccl, comm, vault, group: Some(g) };
-                    comm.all_reduce(Guarded { elements, guard }, &mut *sums, ReduceOp::Sum, g.stream(STREAM))
-                })
-            } else {
-                let guard = Guard { act, nccl, comm, vault, group: None };
-                comm.all_reduce(Guarded { elements, guard }, &mut *sums, ReduceOp::Sum, STREAM)
-            }
-        }));
-        match ended {
-            Ok(ended) => {
-                ended?;
-                assert!(sums.iter().all(|sum| *sum == comm.size() as f32), "{act:?}: {}", sums[0]);
-                Ok(())
-            }
-            Err(_) if act == Act::Panics => Ok(()),
-            Err(panic) => resume_unwind(panic),
-        }
     }
 }

@@ -131,7 +131,7 @@ fn wrong_counts_error_names_them(nccl: &Nccl) {
     assert!(matches!(refused, Err(Error::InvalidUsage { call: "send_recv", .. })), "{refused:?}");
     drop(comms);
     // Nothing was started.
-    on_threads(nccl, 3, |comm| {
+    on_threads(nccl, 3, &Config::new(), |comm| {
         comm.all_gather_v(&[0_u8; 2], &mut [0_u8; 3], &[1, 1, 1], STREAM).unwrap_err();
         assert_works(&comm);
     });

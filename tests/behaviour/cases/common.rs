@@ -53,35 +53,15 @@ pub(super) fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32
     Ok(buffers)
 }
 
-/// Runs `rank` on one thread per rank, each with its communicator, and returns the results in rank order.
-pub(super) fn on_threads<R: Send>(
-    nccl: &Nccl,
-    size: usize,
-    rank: impl Fn(Communicator) -> R + Sync,
-) -> Vec<R> {
-    on_threads_with(nccl, size, &Config::default(), rank)
-}
-
-/// Runs `rank` as [`on_threads`] does, with options.
-pub(super) fn on_threads_with<R: Send>(
-    nccl: &Nccl,
-    size: usize,
-    config: &Config,
-    rank: impl Fn(Communicator) -> R + Sync,
-) -> Vec<R> {
-    let id = nccl.unique_id().unwrap();
-    let make = |number| nccl.communicator(size, number, &id).config(config).init().unwrap();
+/// Runs `rank` on one thread per rank, each with its communicator.
+pub(super) fn on_threads(nccl: &Nccl, size: usize, config: &Config, rank: impl Fn(Communicator) + Sync) {
     // Create all ranks before any of them starts to work.
-    on_threads_each(on_threads_each((0..size).collect(), make), rank)
-}
-
-/// Runs `work` on a thread for each input, and returns the results in the same order.
-pub(super) fn on_threads_each<I: Send, R: Send>(inputs: Vec<I>, work: impl Fn(I) -> R + Sync) -> Vec<R> {
-    let work = &work;
+    let comms = of_one_thread_with(nccl, size, config);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = inputs.into_iter().map(|input| scope.spawn(move || work(input))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+        for comm in comms {
+            scope.spawn(|| rank(comm));
+        }
+    });
 }
 
 /// Creates all communicators of a job, for one thread.

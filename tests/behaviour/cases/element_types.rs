@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use libnccl::buffer::{AnyBuffer, AnyElement};
-use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, Slice, SliceMut};
+use libnccl::{Communicator, Config, DataType, Element, Nccl, ReduceOp, Slice, SliceMut};
 
 use super::common::{STREAM, cases, on_threads};
 
@@ -11,93 +11,64 @@ cases! {
     every_type_is_reduced,
 }
 
-/// An element type with a conversion from small numbers.
-trait Small: Element + PartialEq + Debug {
-    fn of(number: u8) -> Self;
-}
+/// Checks a type of the program, also as one that is known at run time, and in a view that is divided. Three ranks have the scalars
+/// 1, 2 and 3, passed by value and in memory. `of` converts small numbers to the type.
+fn check<T: Element + PartialEq + Debug>(comm: &Communicator, of: fn(u8) -> T) {
+    let numbers = |numbers: [u8; 4]| numbers.map(of);
+    let mut sums = numbers([1, 2, 0, 1]);
+    comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(sums, numbers([3, 6, 0, 3]), "{}", T::DATA_TYPE);
 
-macro_rules! small {
-    ($($(#[$feature:meta])* $type:ty: |$number:ident| $convert:expr;)*) => {
-        $(
-            $(#[$feature])*
-            impl Small for $type {
-                fn of($number: u8) -> Self {
-                    $convert
-                }
-            }
-        )*
+    let (send, mut sums) = (numbers([1, 2, 0, 1]), numbers([0; 4]));
+    let recv: SliceMut<'_, AnyElement> = SliceMut::from(&mut sums).into_any();
+    assert_eq!((recv.data_type(), recv.len()), (T::DATA_TYPE, 4));
+    comm.all_reduce(Slice::from(&send).into_any(), recv, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(sums, numbers([3, 6, 0, 3]), "{}", T::DATA_TYPE);
 
-        /// Calls a generic function for every type.
-        macro_rules! for_every_type {
-            ($function:ident($comm:expr)) => {{
-                $(
-                    $(#[$feature])*
-                    $function::<$type>($comm);
-                )*
-            }};
-        }
-    };
-}
+    sums = numbers([1, 1, 1, comm.rank() as u8]);
+    let (first, second) = SliceMut::from(&mut sums).into_any().split_at_mut(3).unwrap();
+    assert_eq!((first.len(), second.len()), (3, 1));
+    comm.all_reduce_in_place(first, ReduceOp::Sum, STREAM).unwrap();
+    comm.broadcast_in_place(second, 1, STREAM).unwrap();
+    assert_eq!(sums, numbers([3, 3, 3, 1]), "{}", T::DATA_TYPE);
 
-small! {
-    i8: |number| number as Self;
-    u8: |number| number;
-    i32: |number| number.into();
-    u32: |number| number.into();
-    i64: |number| number.into();
-    u64: |number| number.into();
-    f32: |number| number.into();
-    f64: |number| number.into();
-    #[cfg(feature = "half")]
-    half::f16: |number| Self::from_f32(number.into());
-    #[cfg(feature = "half")]
-    half::bf16: |number| Self::from_f32(number.into());
-    #[cfg(feature = "float8")]
-    float8::F8E4M3: |number| Self::from_f32(number.into());
-    #[cfg(feature = "float8")]
-    float8::F8E5M2: |number| Self::from_f32(number.into());
-}
-
-/// As a type of the program, and as one that is known at run time, also in a view that is divided. Three ranks have the scalars
-/// 1, 2 and 3, passed by value and in memory.
-fn every_type_is_reduced(nccl: &Nccl) {
-    fn check<T: Small>(comm: &Communicator) {
-        let numbers = |numbers: [u8; 4]| numbers.map(T::of);
-        let mut sums = numbers([1, 2, 0, 1]);
-        comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, STREAM).unwrap();
-        assert_eq!(sums, numbers([3, 6, 0, 3]), "{}", T::DATA_TYPE);
-
-        let (send, mut sums) = (numbers([1, 2, 0, 1]), numbers([0; 4]));
-        let recv: SliceMut<'_, AnyElement> = SliceMut::from(&mut sums).into_any();
-        assert_eq!((recv.data_type(), recv.len()), (T::DATA_TYPE, 4));
-        comm.all_reduce(Slice::from(&send).into_any(), recv, ReduceOp::Sum, STREAM).unwrap();
-        assert_eq!(sums, numbers([3, 6, 0, 3]), "{}", T::DATA_TYPE);
-
-        sums = numbers([1, 1, 1, comm.rank() as u8]);
-        let (first, second) = SliceMut::from(&mut sums).into_any().split_at_mut(3).unwrap();
-        assert_eq!((first.len(), second.len()), (3, 1));
-        comm.all_reduce_in_place(first, ReduceOp::Sum, STREAM).unwrap();
-        comm.broadcast_in_place(second, 1, STREAM).unwrap();
-        assert_eq!(sums, numbers([3, 3, 3, 1]), "{}", T::DATA_TYPE);
-
-        let scalar = [T::of(comm.rank() as u8 + 1)];
-        for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
-            let mut sums = numbers([0, 1, 0, 0]);
-            comm.all_reduce_in_place(&mut sums, &op, STREAM).unwrap();
-            assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
-        }
-        // SAFETY: all bytes of the scalar, which has no padding.
-        let bytes = unsafe { std::slice::from_raw_parts(scalar.as_ptr().cast::<u8>(), size_of::<T>()) };
-        let by_value = comm.pre_mul_sum_any(T::DATA_TYPE, bytes).unwrap();
-        let in_memory = comm.pre_mul_sum_device(Slice::from(&scalar).into_any()).unwrap();
-        for op in [by_value, in_memory] {
-            let mut sums = numbers([0, 1, 0, 0]);
-            comm.all_reduce_in_place(SliceMut::from(&mut sums).into_any(), &op, STREAM).unwrap();
-            assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
-        }
+    let scalar = [of(comm.rank() as u8 + 1)];
+    for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
+        let mut sums = numbers([0, 1, 0, 0]);
+        comm.all_reduce_in_place(&mut sums, &op, STREAM).unwrap();
+        assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
     }
-    on_threads(nccl, 3, |comm| {
-        for_every_type!(check(&comm));
+    // SAFETY: all bytes of the scalar, which has no padding.
+    let bytes = unsafe { std::slice::from_raw_parts(scalar.as_ptr().cast::<u8>(), size_of::<T>()) };
+    let by_value = comm.pre_mul_sum_any(T::DATA_TYPE, bytes).unwrap();
+    let in_memory = comm.pre_mul_sum_device(Slice::from(&scalar).into_any()).unwrap();
+    for op in [by_value, in_memory] {
+        let mut sums = numbers([0, 1, 0, 0]);
+        comm.all_reduce_in_place(SliceMut::from(&mut sums).into_any(), &op, STREAM).unwrap();
+        assert_eq!(sums, numbers([0, 6, 0, 0]), "{}", T::DATA_TYPE);
+    }
+}
+
+fn every_type_is_reduced(nccl: &Nccl) {
+    on_threads(nccl, 3, &Config::new(), |comm| {
+        check(&comm, |number| number as i8);
+        check(&comm, |number| number);
+        check(&comm, i32::from);
+        check(&comm, u32::from);
+        check(&comm, i64::from);
+        check(&comm, u64::from);
+        check(&comm, f32::from);
+        check(&comm, f64::from);
+        #[cfg(feature = "half")]
+        {
+            check(&comm, |number| half::f16::from_f32(number.into()));
+            check(&comm, |number| half::bf16::from_f32(number.into()));
+        }
+        #[cfg(feature = "float8")]
+        {
+            check(&comm, |number| float8::F8E4M3::from_f32(number.into()));
+            check(&comm, |number| float8::F8E5M2::from_f32(number.into()));
+        }
         let (from, mut to) = ([1_u8, 0, 0, 0], [0_u8; 4]);
         let to_numbers = AnyBuffer::new(DataType::Int32, &mut to);
         comm.all_reduce(AnyBuffer::new(DataType::Int32, &from), to_numbers, ReduceOp::Sum, STREAM).unwrap();

@@ -12,34 +12,12 @@ use libnccl_test_support::fake_nccl::FakeNccl;
 use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all, wait_until_busy};
 
 cases! {
-    one_thread_drives_all_ranks_in_a_group,
     methods_while_group_is_open_are_invalid_usage,
     group_of_another_library_is_an_error,
     error_from_a_try_group_closure_cancels_the_group,
     abort_of_any_member_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
     group_of_other_code_around_or_inside_is_invalid_usage,
-}
-
-fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 3);
-    let mut sums = [1_f32, 2.0, 3.0].map(|value| vec![value; 50_000]);
-    let (mut gathered, mut exchanged) = ([[0_u32; 3]; 3], [[0_i32; 3]; 3]);
-    let (parts, sends) = ([[10_u32], [11], [12]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]]);
-    nccl.group(|g| {
-        for (comm, sum) in comms.iter().zip(&mut sums) {
-            // An inner group that started its operation would wait for the other ranks forever.
-            g.group(|g| comm.all_reduce_in_place(sum, ReduceOp::Sum, g.stream(STREAM)))?;
-        }
-        for (comm, (all, recv)) in comms.iter().zip(gathered.iter_mut().zip(&mut exchanged)) {
-            comm.all_gather(&parts[comm.rank()], all, g.stream(STREAM))?;
-            comm.all_to_all(&sends[comm.rank()], recv, g.stream(STREAM))?;
-        }
-        Ok(())
-    })
-    .unwrap();
-    assert!(sums.iter().flatten().all(|sum| *sum == 6.0));
-    assert_eq!((gathered, exchanged), ([[10, 11, 12]; 3], [[0, 3, 6], [1, 4, 7], [2, 5, 8]]));
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {

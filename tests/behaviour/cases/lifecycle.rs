@@ -4,11 +4,10 @@ use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, UniqueId};
 
-use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, within};
 
 cases! {
     borrowed_communicator_is_not_destroyed,
-    aborted_or_dropped_rank_is_a_remote_error_at_peers,
     shrink_after_lost_rank_works,
     #[cfg(feature = "device-api")]
     properties_match_the_communicator,
@@ -62,28 +61,12 @@ fn borrowed_communicator_is_not_destroyed(nccl: &Nccl) {
     assert_eq!(null.unwrap_err().to_string(), "borrow_raw: the handle is null");
 }
 
-fn assert_remote_error(result: libnccl::Result<()>) {
-    let error = result.unwrap_err();
-    assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
-    assert!(error.to_string().contains("rank 1"), "{error}");
-}
-
-fn aborted_or_dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
-    for is_aborted in [true, false] {
-        on_threads(nccl, 2, |comm| match comm.rank() {
-            0 => assert_remote_error(comm.recv(&mut [1_i32; 9], 1, STREAM)),
-            _ if is_aborted => comm.abort().unwrap(),
-            _ => drop(comm),
-        });
-    }
-}
-
 #[cfg(feature = "device-api")]
 fn properties_match_the_communicator(nccl: &Nccl) {
     let Some(query) = nccl.as_raw_device().ncclCommQueryProperties else { return };
-    let all = on_threads(nccl, 3, |comm| (comm.rank(), comm.device(), comm.properties().unwrap()));
-    for (rank, device, found) in all {
-        assert_eq!((found.rank, found.size, found.cuda_device), (rank, 3, device), "{found:?}");
+    for comm in of_one_thread(nccl, 3) {
+        let found = comm.properties().unwrap();
+        assert_eq!((found.rank, found.size, found.cuda_device), (comm.rank(), 3, comm.device()), "{found:?}");
         let kernels = (found.device_api, found.multimem);
         assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
     }
@@ -97,13 +80,15 @@ fn properties_match_the_communicator(nccl: &Nccl) {
 /// With a blocking and with a nonblocking communicator.
 fn shrink_after_lost_rank_works(nccl: &Nccl) {
     for config in [Config::new(), Config::new().timeout(SHORT)] {
-        on_threads_with(nccl, 4, &config, |comm| {
+        on_threads(nccl, 4, &config, |comm| {
             assert_works(&comm);
             if comm.rank() == 1 {
                 return comm.abort().unwrap();
             }
             let sum = || comm.all_reduce_in_place(&mut [1_i32; 99], ReduceOp::Sum, STREAM);
-            assert_remote_error(sum());
+            let error = sum().unwrap_err();
+            assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
+            assert!(error.to_string().contains("rank 1"), "{error}");
             let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort).init()).unwrap();
             assert_eq!((shrunk.size(), shrunk.rank()), (3, comm.rank().saturating_sub(1)));
             assert_works(&shrunk);

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, D
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclFloat32, ncclResult_t};
 use cudarc::nccl::{Comm, ReduceOp, group_end, group_start};
 
-use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
+use crate::rank::{Rank, assert_all, check, group, run_ranks, unique_id};
 
 /// Long enough that a send does not fit into a buffer, and no input is sent with the call.
 const LONG: usize = 1 << 20;
@@ -46,6 +46,19 @@ fn receive(comm: ncclComm_t, to: &mut CudaSlice<f32>, peer: usize, stream: &Cuda
     unsafe {
         sys::ncclRecv(to as *mut c_void, count, ncclFloat32, peer as i32, comm, stream.cu_stream().cast())
     }
+}
+
+/// Sends to the other of two ranks on one stream, and receives on another, in a group.
+fn exchange(
+    rank: &Rank,
+    from: &CudaSlice<f32>,
+    to: &mut CudaSlice<f32>,
+    [one, two]: [&CudaStream; 2],
+) -> ncclResult_t {
+    group(|| {
+        check(send(rank.comm, from, 1 - rank.number, one));
+        check(receive(rank.comm, to, 1 - rank.number, two));
+    })
 }
 
 /// Both ranks send first and receive then, on a communicator and a stream for each direction.
@@ -95,15 +108,9 @@ fn two_streams() {
 fn group_on_two_streams() {
     run_ranks(2, |rank| {
         let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
-        let peer = 1 - rank.number;
         let (from, mut to) = (rank.filled(LONG), two.alloc_zeros::<f32>(LONG).unwrap());
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupStart() });
-        check(send(rank.comm, &from, peer, &one));
-        check(receive(rank.comm, &mut to, peer, &two));
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupEnd() });
-        let expected = (peer + 1) as f32;
+        check(exchange(&rank, &from, &mut to, [&one, &two]));
+        let expected = (2 - rank.number) as f32;
         assert_all(&two, &to, expected);
         assert_all(&one, &to, expected);
         rank.destroy();
@@ -129,7 +136,7 @@ fn graph_of_all_devices() {
     };
     let streams = [0, 1, 2].map(stream);
     let comms = Comm::from_devices(streams.to_vec()).unwrap();
-    let mut buffers = streams.each_ref().map(|stream| stream.clone_htod(&[1.0_f32; SHORT]).unwrap());
+    let mut buffers = streams.each_ref().map(|stream| stream.clone_htod(&vec![1.0_f32; LONG]).unwrap());
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
     let (first, others) = streams.split_first().unwrap();
     first.context().bind_to_thread().unwrap();
@@ -206,16 +213,11 @@ fn captured_in_part() {
         // SAFETY: the host waits before another stream uses a buffer.
         unsafe { rank.context.disable_event_tracking() };
         let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
-        let peer = 1 - rank.number;
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         rank.stream.synchronize().unwrap();
         one.begin_capture(MODE).unwrap();
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupStart() });
-        check(send(rank.comm, &from, peer, &one));
-        check(receive(rank.comm, &mut to, peer, &two));
-        // SAFETY: has no arguments.
-        assert_eq!(unsafe { sys::ncclGroupEnd() }, ncclResult_t::ncclInvalidUsage);
+        let refused = exchange(&rank, &from, &mut to, [&one, &two]);
+        assert_eq!(refused, ncclResult_t::ncclInvalidUsage);
         drop(one.end_capture(CUgraphInstantiate_flags(0)).unwrap());
         check(rank.all_reduce(&from, &mut to, &two));
         assert_all(&two, &to, 3.0);

@@ -1,7 +1,6 @@
 //! Programs for GPUs with NCCL, as users of the crate cudarc write them: `PROGRAM ARGUMENT...`. Each prints `ok` when it succeeds.
 
 mod asynchronous;
-mod collectives;
 mod failures;
 mod races;
 mod random;
@@ -12,7 +11,6 @@ fn main() {
     let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
     let number = |text: &str| text.parse().expect("a number");
     match arguments[..] {
-        ["collectives", devices] => collectives::run(number(devices)),
         ["asynchronous", name] => asynchronous::run(name),
         ["failures", name] => failures::run(name),
         ["races", name, count] => races::run(name, number(count)),

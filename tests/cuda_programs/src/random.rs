@@ -8,16 +8,15 @@ use cuda_test_support::random::{LENGTH, Program, Result as CudaResult};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclUint8, ncclRedOp_t};
 
-use crate::rank::check;
+use crate::rank::{check, group};
 
-/// Any number of ranks up to this divides [`LENGTH`].
-const RANKS: usize = 4;
 const BUFFERS: usize = 3;
 
-/// Runs this many programs, starting with this number.
+/// Runs this many programs, starting with this number, on two devices, three, and all.
 pub(crate) fn run(first: usize, count: usize) {
-    let contexts = [0, 1, 2, 3].map(|device| CudaContext::new(device).unwrap());
-    let comms: Vec<Vec<ncclComm_t>> = (2..=RANKS).map(communicators).collect();
+    let devices = CudaContext::device_count().unwrap() as usize;
+    let contexts: Vec<_> = (0..devices).map(|device| CudaContext::new(device).unwrap()).collect();
+    let comms = [2, 3, devices].map(communicators);
     for number in first..first + count {
         let comms = &comms[number % comms.len()];
         let program = Program::new(number as u64, &contexts[..comms.len()]);
@@ -84,13 +83,7 @@ impl Communicating<'_> {
             self.program.before(part.queue, part.send, false)?;
             self.program.before(part.queue, part.recv, true)?;
         }
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupStart() });
-        for (rank, &part) in parts.iter().enumerate() {
-            call(&self.program, rank, part);
-        }
-        // SAFETY: has no arguments.
-        check(unsafe { sys::ncclGroupEnd() });
+        check(group(|| parts.iter().enumerate().for_each(|(rank, &part)| call(&self.program, rank, part))));
         for part in parts {
             self.program.after(part.queue, part.send, false)?;
             self.program.after(part.queue, part.recv, true)?;

@@ -90,6 +90,15 @@ pub(crate) fn unique_id() -> ncclUniqueId {
     }
 }
 
+/// Calls NCCL in a group, and returns the code of its end.
+pub(crate) fn group(calls: impl FnOnce()) -> ncclResult_t {
+    // SAFETY: has no arguments.
+    check(unsafe { sys::ncclGroupStart() });
+    calls();
+    // SAFETY: has no arguments.
+    unsafe { sys::ncclGroupEnd() }
+}
+
 /// Runs ranks, a thread each.
 pub(crate) fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
     let id = unique_id();

@@ -94,18 +94,15 @@ fn load(library: &Library) -> Outcome {
     cell("ok")
 }
 
-/// nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
-fn is_early(library: &Library, name: &str) -> bool {
-    name.starts_with("ncclParam") && library.nccl.version() == Version::new(2, 30, 3)
-}
-
 /// Checks that a version has exactly the functions that were introduced in it or before.
 fn functions(library: &Library) -> Outcome {
     let version = library.nccl.version();
     let (present, missing): (Vec<_>, Vec<_>) =
         library.nccl.functions().partition(|function| function.present);
     for function in present.iter().chain(&missing) {
-        let expected = function.since <= version || is_early(library, function.name);
+        // nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
+        let is_early = function.name.starts_with("ncclParam") && version == Version::new(2, 30, 3);
+        let expected = function.since <= version || is_early;
         ensure(function.present == expected, || format!("{function:?} in {version}"))?;
         let is_supported = !matches!(library.nccl.require(function.name), Err(Error::Unsupported { .. }));
         ensure(is_supported == function.present, || format!("{function:?} is supported: {is_supported}"))?;
@@ -157,15 +154,11 @@ fn codes(library: &Library) -> Outcome {
     cell_with(format!("0 to {}", known.saturating_sub(1)), format!("{texts:?}, {unknown:?}"))
 }
 
-fn raw_end(library: &Library) -> Result<ResultCode, String> {
-    let end = library.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
-    // SAFETY: takes nothing.
-    Ok(ResultCode::from_raw(unsafe { end() }))
-}
-
 /// Checks that no group is open: NCCL returns invalid usage for a group end without a start.
 fn check_no_open_group(library: &Library, after: &str) -> Result<(), String> {
-    let returned = raw_end(library)?;
+    let end = library.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
+    // SAFETY: takes nothing.
+    let returned = ResultCode::from_raw(unsafe { end() });
     ensure(returned == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {returned}"))
 }
 

@@ -102,8 +102,8 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
         state.enter(function, raw);
     }
     let is_parameter = function.starts_with("ncclParam");
-    if is_parameter {
-        state.enter_parameters(function);
+    if is_parameter && std::mem::replace(&mut state.is_in_parameters, true) {
+        state.violations.push(format!("{function} while another thread is in a parameter function"));
     }
     let (slow, delay) = state.behavior.delay;
     let mut delay = if function.starts_with(slow) { delay } else { Duration::ZERO };

@@ -145,11 +145,6 @@ impl FakeNccl {
         self.state().comms.iter().filter(|comm| comm.is_alive).count()
     }
 
-    /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not report them.
-    pub fn forget_operators(&self) {
-        self.state().operators.clear();
-    }
-
     /// Writes a dangling handle for each child that is still pending, as NCCL's own thread may do at any time, and
     /// returns how many there were.
     pub fn write_pending_children(&self) -> usize {

@@ -1,15 +1,6 @@
-//! Depends on libnccl with feature `link` alone.
+//! Depends on libnccl with feature `link` alone, and has the code of `defaults`.
 
-use libnccl::{Backend, Nccl};
+#[path = "../../defaults/src/lib.rs"]
+mod defaults;
 
-/// Returns the kind of backend that `Nccl::load` chose.
-pub fn backend() -> String {
-    match Nccl::load() {
-        Ok(nccl) => match nccl.backend() {
-            Backend::Linked { .. } => "linked".into(),
-            Backend::Loaded { .. } => "loaded".into(),
-            _ => "other".into(),
-        },
-        Err(error) => error.to_string(),
-    }
-}
+pub use defaults::backend;
