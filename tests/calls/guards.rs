@@ -195,9 +195,13 @@ fn guard_of_refused_operation_is_dropped() {
 struct Custom<F>(F);
 
 /// The result of a conversion.
-type Prepared<G> = std::result::Result<G, NotReady>;
+type Prepared<G, E = NotReady> = std::result::Result<G, E>;
 
-impl<'a, G: 'a, F: FnOnce() -> Prepared<G> + 'a> Buffer<'a> for Custom<F> {
+impl<'a, G: 'a, E, F> Buffer<'a> for Custom<F>
+where
+    E: std::error::Error + Send + Sync + 'static,
+    F: FnOnce() -> Prepared<G, E> + 'a,
+{
     type Element = f32;
     type Guard = G;
 
@@ -284,6 +288,39 @@ fn panic_of_a_conversion_or_its_error_leaves_the_communicator_usable() {
     }
     comm.abort_handle().abort().unwrap();
     assert!(comm.as_raw().is_null(), "aborted immediately");
+}
+
+/// An error whose text is the result of a group.
+#[derive(Debug)]
+struct UsesNccl(FakeNccl);
+
+impl fmt::Display for UsesNccl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.nccl().group(|_| Ok(())))
+    }
+}
+
+impl std::error::Error for UsesNccl {}
+
+#[test]
+fn text_of_a_conversions_error_may_use_nccl() {
+    let fixture = Fixture::new();
+    let Fixture { fake, nccl, comm, .. } = &fixture;
+    let buffer = || Custom(|| Err::<(), _>(UsesNccl(fake.clone())));
+    for (result, text) in [
+        (comm.send(buffer(), 0, stream()), "Ok(())"),
+        (
+            nccl.group(|g| comm.send(buffer(), 0, g.stream(stream()))),
+            "Err(group: a group is open on this thread; only methods of the group can be called inside it)",
+        ),
+    ] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("a buffer is not ready: {text}")), "{error}");
+        assert_eq!(fake.take_started().len(), 0);
+        comm.send(send::<f32>(1), 0, stream()).unwrap();
+        assert_eq!(fake.take_started().len(), 1);
+    }
+    fixture.close("texts");
 }
 
 /// They run outside NCCL, and after the end of their group.
