@@ -389,13 +389,13 @@ pub enum GraphUsageMode {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// Creates the endpoints. If this fails, registering the first window fails too. Since NCCL 2.31.2.
+    /// Creates CFT endpoints. If this fails, registering the first window fails too. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
-    /// Creates no endpoints. Since NCCL 2.31.2.
+    /// Creates no CFT endpoints. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftDisable")]
     Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
-    /// Creates the endpoints if possible; a failure is not an error. Since NCCL 2.31.2.
+    /// Creates CFT endpoints if possible; a failure is not an error. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftFallback")]
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }

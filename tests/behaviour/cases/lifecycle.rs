@@ -26,8 +26,7 @@ fn last_error_is_of_the_failed_init_and_not_of_the_cleanup(nccl: &Nccl) {
         let is_of_init = |_| {
             let error = init().unwrap_err();
             let Error::Nccl { detail, .. } = &error else { panic!("{error}") };
-            assert!(detail.contains("id"), "{error}");
-            nccl.last_error() == *detail
+            detail.contains("id") && nccl.last_error() == *detail
         };
         // The process has one text, and another case may fail meanwhile.
         assert!((0..20).any(is_of_init), "{}", nccl.last_error());

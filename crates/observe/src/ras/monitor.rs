@@ -129,7 +129,7 @@ pub struct Peer {
     pub cuda_devs: Vec<i64>,
     /// The NVML devices of its ranks.
     pub nvml_devs: Vec<i64>,
-    /// The address of its connection. Empty unless all other fields are unknown.
+    /// The address of its connection, if nothing else is known about the process; otherwise empty.
     pub addr: String,
 }
 
