@@ -1,4 +1,4 @@
-//! NCCL's C ABI on the CPU, with host memory instead of device memory, or on the [CUDA emulation](#on-cuda-devices).
+//! NCCL's C ABI on the CPU. The memory is host memory, or device memory of the [CUDA emulation](#on-cuda-devices).
 //!
 //! [`nccl`] returns the backend as an [`Nccl`](libnccl::Nccl), for use with the crate `libnccl`. [`TABLE`] contains the backend's
 //! C functions. The crate exports no C symbols, so a program can contain both this crate and the real NCCL.

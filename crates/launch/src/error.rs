@@ -24,7 +24,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// This process sees no device, or sees several devices but fewer than this host has ranks.
+    /// This process sees too few devices: none, or several but fewer than the number of ranks on this host.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -53,13 +53,13 @@ pub enum LaunchError {
         size: usize,
         /// The time that this rank waited.
         elapsed: Duration,
-        /// On rank 0, its address, the ranks that joined, and the refused connections. On another rank, the reason why it could
-        /// not reach rank 0, or a note that the list of missing ranks is from rank 0.
+        /// Further details. On rank 0: its address, the ranks that joined, and the refused connections. On another rank: the
+        /// reason why it could not reach rank 0, or a note that the list of missing ranks is from rank 0.
         detail: Box<str>,
     },
 
     /// A rank failed during the exchange: it called [`fail`](super::Launch::fail), exited, timed out, could not begin to create
-    /// its communicator, or passed a communicator name that differs from rank 0's.
+    /// its communicator, or passed a communicator name that differs from the name on rank 0.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
         /// The rank that failed.
@@ -68,12 +68,13 @@ pub enum LaunchError {
         reason: Box<str>,
     },
 
-    /// The exchange failed for another reason, such as a port in use, or ranks that disagree on the number of ranks.
+    /// The exchange of the unique id failed for another reason. For example, the port is in use, or the ranks' values for the
+    /// number of ranks differ.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
-        /// The rendezvous.
+        /// The address or directory of the exchange.
         rendezvous: Box<Rendezvous>,
-        /// The reason.
+        /// The reason why the exchange failed.
         problem: Box<str>,
     },
 

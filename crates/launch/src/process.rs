@@ -77,7 +77,7 @@ impl Launch {
         self.environment.ranks.rank as usize
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks of the job.
     pub fn size(&self) -> usize {
         self.environment.ranks.size as usize
     }
@@ -110,7 +110,8 @@ impl Launch {
         }
     }
 
-    /// Returns the rendezvous; `None` if the job has only one rank, unless `LIBNCCL_RENDEZVOUS` is set.
+    /// Returns the address or directory at which the ranks find rank 0. Returns `None` if the job has only one rank and
+    /// `LIBNCCL_RENDEZVOUS` is not set.
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
@@ -131,7 +132,7 @@ impl Launch {
         self.communicator_with(nccl, &Config::new())
     }
 
-    /// Creates a communicator as [`communicator`](Self::communicator) does, with options.
+    /// Creates a communicator of all ranks, with the options in `config`. See [`communicator`](Self::communicator).
     ///
     /// If `config` has no [timeout](Config::timeout), the communicator gets the timeout of this launch (NCCL 2.14.3 or newer).
     ///
@@ -141,12 +142,12 @@ impl Launch {
         self.communicator_named("", nccl, config)
     }
 
-    /// Creates a communicator as [`communicator_with`](Self::communicator_with) does, with a name that must be the same on all
-    /// ranks.
+    /// Creates a communicator of all ranks, after checking that all ranks have passed the same `name`. Otherwise the same as
+    /// [`communicator_with`](Self::communicator_with).
     ///
-    /// Without names, ranks that create several communicators in different orders join each other's communicators, and their
-    /// collectives have wrong results. With names, all ranks get an error instead. This name does not appear in NCCL's log; use
-    /// [`Config::name`] for that.
+    /// Without names, a rank joins the wrong communicator if the ranks create their communicators in different orders. The
+    /// results of collectives are then wrong. With names, all ranks get an error instead. This name does not appear in NCCL's
+    /// log; use [`Config::name`] for that.
     ///
     /// ```no_run
     /// # use libnccl::{Config, Nccl};
@@ -189,7 +190,8 @@ impl Launch {
     /// Sends the other ranks the reason why this rank cannot call [`communicator`](Self::communicator) or
     /// [`unique_id`](Self::unique_id). The other ranks' calls return an error with this reason instead of timing out.
     ///
-    /// Waits until rank 0 has sent the reason, but at most 30 s or the [timeout](Self::timeout), whichever is shorter.
+    /// Waits until rank 0 has sent the reason to the other ranks. The wait ends after 30 s, or after the [timeout](Self::timeout)
+    /// if it is shorter.
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));

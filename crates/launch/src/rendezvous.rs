@@ -33,7 +33,7 @@ pub enum Rendezvous {
         /// The port of the server.
         port: u16,
     },
-    /// Rank 0 publishes its address in a file in this directory, which all ranks must be able to read.
+    /// Rank 0 publishes its address in a file in this directory. All ranks must be able to read files in the directory.
     Directory(PathBuf),
 }
 

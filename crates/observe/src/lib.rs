@@ -9,7 +9,7 @@
 //! | a span for each operation (crate `tracing`) | `tracing` | `tracing` |
 //! | find the ranks of a running job that are late, stuck or dead | `ras` | `ras` |
 //!
-//! All but the last use the trait [`Observer`](libnccl::observer::Observer). For an example, see [`Recorder`].
+//! All rows except the last use the trait [`Observer`](libnccl::observer::Observer). For an example, see [`Recorder`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.

@@ -5,8 +5,8 @@ struct Log;
 
 /// Logs the operations of all communicators that this process creates from now on, with the `log` crate and the target `libnccl`.
 ///
-/// Each operation is logged at level `Trace`. A warning is logged for a communicator that fails, exceeds a timeout, is found
-/// stuck in a call by a [`Watchdog`](crate::Watchdog) or, on a GPU, is dropped instead of destroyed.
+/// Each operation is logged at level `Trace`. A warning is logged if a communicator fails or exceeds a timeout, if a
+/// [`Watchdog`](crate::Watchdog) finds it stuck in a call, or if a communicator on a GPU is dropped instead of destroyed.
 pub fn log() {
     libnccl::observer::observe(|_| Some(std::sync::Arc::new(Log)));
 }

@@ -18,13 +18,12 @@ use crate::Recorder;
 /// A thread that watches communicators of this process. It queries each communicator's asynchronous error, and detects a
 /// communicator that has been in one call for longer than a limit.
 ///
-/// It passes each finding to a callback, and takes the action that the callback returns: nothing, abort this communicator, or
-/// abort all watched communicators in one NCCL group. It never calls NCCL with a communicator while the communicator's owner is
-/// in an NCCL call, and never destroys a communicator twice. It stops when it is dropped.
+/// It passes each finding to a callback, and takes the [`Action`] that the callback returns. It never calls NCCL with a
+/// communicator while the communicator's owner is in an NCCL call, and never destroys a communicator twice. It stops when it is
+/// dropped.
 ///
-/// An abort interrupts a blocked call as an [`AbortHandle`] does: within about a millisecond if the communicator has a
-/// [timeout](libnccl::Config::timeout). Without a timeout, the call is not interrupted, and the communicator is aborted when the
-/// call returns.
+/// If the communicator has a [timeout](libnccl::Config::timeout), an abort interrupts a blocked call within about a millisecond.
+/// Without a timeout, the call is not interrupted, and the communicator is aborted when the call returns. See [`AbortHandle`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +68,7 @@ pub struct Finding {
     pub size: u32,
     /// The rank in the communicator.
     pub rank: u32,
-    /// The failure, or the time that the communicator has been in the call.
+    /// The failure, or the duration of the stalled call.
     pub cause: Cause,
     /// The recorder of the communicator, if it is recorded.
     pub recorder: Option<Recorder>,
@@ -102,9 +101,9 @@ impl fmt::Display for Cause {
 pub enum Action {
     /// Does nothing. A failure is not reported again; a stalled call is reported again after each further `limit`.
     Continue,
-    /// Aborts the communicator.
+    /// Aborts the communicator of the finding.
     Abort,
-    /// Aborts all communicators that the watchdog watches.
+    /// Aborts all communicators that the watchdog watches; see [`Watchdog::abort_all`].
     AbortAll,
 }
 
@@ -151,7 +150,7 @@ thread_local! {
 }
 
 impl Watchdog {
-    /// 480 s, the default of PyTorch's heartbeat timeout.
+    /// A limit for [`new`](Self::new): 480 s, the default of PyTorch's heartbeat timeout.
     pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
     /// The pause between two checks, the same as in PyTorch's watchdog.
     const PAUSE: Duration = Duration::from_millis(100);
@@ -208,8 +207,7 @@ impl Watchdog {
     }
 
     /// Aborts all watched communicators. The communicators of one library are aborted in one NCCL group, so that no abort waits
-    /// for another. If the owner of a communicator is in a call, the communicator is aborted by its owner, as [`AbortHandle`]
-    /// describes.
+    /// for another. If the owner of a communicator is in a call, the owner aborts the communicator itself; see [`AbortHandle`].
     ///
     /// # Errors
     /// Returns the errors of [`AbortHandle::abort`].

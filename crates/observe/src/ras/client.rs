@@ -90,7 +90,7 @@ impl RasClient {
         connection::format_address(&self.host, self.port)
     }
 
-    /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
+    /// Returns a report about the job: the text that NVIDIA's tool `ncclras` prints.
     ///
     /// # Errors
     /// Returns any [`RasError`] except `Address`.
@@ -99,7 +99,7 @@ impl RasClient {
         self.text("STATUS")
     }
 
-    /// Returns the job's report as text, with more details of the ranks.
+    /// Returns a report about the job as text, with more details about each rank than [`status`](Self::status).
     ///
     /// # Errors
     /// Returns any [`RasError`] except `Address`.
@@ -166,8 +166,8 @@ impl RasClient {
         })
     }
 
-    /// Sets the events that profiler plugins receive in all processes of the job. The mask is `none`, `all`, a number, or NCCL's
-    /// names of events joined by commas, such as `coll,p2p`. Since NCCL 2.31.
+    /// Sets the events that profiler plugins receive in all processes of the job. The mask is `none`, `all`, a number, or a
+    /// comma-separated list of NCCL's event names, such as `coll,p2p`. Since NCCL 2.31.
     ///
     /// # Errors
     /// Returns the errors of [`status`](Self::status), or [`RasError::Refused`] if the mask is invalid.

@@ -7,7 +7,7 @@ use libnccl::Version;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasError {
-    /// The address does not have the form `host:port`.
+    /// The address of the service does not have the form `host:port` or `[IPv6]:port`.
     #[error("invalid RAS address {address:?}: expected host:port or [IPv6]:port, such as localhost:28028")]
     Address {
         /// The invalid address.
@@ -22,7 +22,7 @@ pub enum RasError {
     Connect {
         /// The address of the service.
         address: Box<str>,
-        /// The reason.
+        /// The reason why the service cannot be reached.
         problem: Box<str>,
     },
 
@@ -44,7 +44,7 @@ pub enum RasError {
         request: Box<str>,
         /// The address of the service.
         address: Box<str>,
-        /// The reason, as far as it is known.
+        /// The details, such as the system's error or the start of the incomplete reply.
         problem: Box<str>,
     },
 
@@ -57,12 +57,12 @@ pub enum RasError {
         since: Version,
     },
 
-    /// The process replied with an error.
+    /// The request was rejected, for example because its argument is invalid.
     #[error("{request}: the job replied: {reply}")]
     Refused {
         /// The request, as it was sent.
         request: Box<str>,
-        /// The reply.
+        /// The error message.
         reply: Box<str>,
     },
 
@@ -71,7 +71,7 @@ pub enum RasError {
     Protocol {
         /// The request, as it was sent, or `a report` if `Report::parse` failed.
         request: Box<str>,
-        /// The reply, or the mistake in it, and what was expected.
+        /// The mistake in the reply, and what was expected.
         problem: Box<str>,
     },
 }

@@ -28,8 +28,8 @@
 //! | [`RasClient::monitor`] | 2.29.2 |
 //! | [`RasClient::diagnostics`], [`RasClient::set_profiler_mask`] | 2.31 |
 //!
-//! With an older NCCL, a request fails with [`RasError::Unsupported`]. NCCL 2.32 added no request and no field. The CPU backend
-//! serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
+//! With an older NCCL, a request fails with [`RasError::Unsupported`]. NCCL 2.32 did not add requests or fields. The CPU
+//! backend serves all requests if `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR` is set.
 //!
 //! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply above 256 MiB
 //! is an error, and so is a handshake line above 64 KiB. If several processes listen on one port, the kernel chooses one for

@@ -13,7 +13,7 @@ const MAX_EVENT: usize = 1 << 20;
 
 const REQUEST: &str = "MONITOR";
 
-/// The events of a job, returned by [`RasClient::monitor`](super::RasClient::monitor).
+/// A subscription to the events of a job, created by [`RasClient::monitor`](super::RasClient::monitor).
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -38,7 +38,7 @@ impl Monitor {
         Self { connection }
     }
 
-    /// Returns the next event, or `None` if there is none within `timeout`.
+    /// Waits for the next event. Returns `None` if there is none within `timeout`.
     ///
     /// # Errors
     /// [`RasError::Closed`] if the process that reports the events has exited. [`RasError::Protocol`] if the process sends
@@ -96,15 +96,15 @@ impl EventGroup {
     }
 }
 
-/// An event of a job.
+/// An event in a job. For example, a process has joined or does not respond.
 ///
-/// [`Display`](fmt::Display) writes it as NCCL's text format does.
+/// [`Display`](fmt::Display) writes the event in NCCL's text format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// The local time of the reporting process, `YYYY-MM-DD hh:mm:ss`.
+    /// The local time at which the event was reported, `YYYY-MM-DD hh:mm:ss`.
     pub timestamp: String,
-    /// `LIFECYCLE` or `TRACE`.
+    /// The name of the event's group: `LIFECYCLE` or `TRACE`.
     pub group: String,
     /// The name of the event, such as `PEER_NEW`, `PEER_DEAD` or `PEER_UNRESPONSIVE`.
     pub event: String,
@@ -121,15 +121,15 @@ pub struct Event {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Peer {
-    /// The IP address of its host.
+    /// The IP address of the process's host.
     pub host: String,
     /// The process id; 0 if it is unknown.
     pub pid: i64,
-    /// The CUDA devices of its ranks.
+    /// The CUDA devices of the process's ranks.
     pub cuda_devs: Vec<i64>,
-    /// The NVML devices of its ranks.
+    /// The NVML devices of the process's ranks.
     pub nvml_devs: Vec<i64>,
-    /// The address of its connection, if nothing else is known about the process; otherwise empty.
+    /// The address of the process's connection. Set only if nothing else is known about the process.
     pub addr: String,
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::connection::{MAX_REPORT, excerpt, protocol};
 use super::error::RasError;
 
-/// A report about a job, from the point of view of the process that replied.
+/// A report about a running job, collected by the process that replies to the client.
 ///
 /// ```
 /// use libnccl_observe::ras::Report;
@@ -22,7 +22,7 @@ use super::error::RasError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The NCCL version of the process that replied, with its suffix.
+    /// The NCCL version of the process that replied, such as `2.30.7`, with the version's suffix if it has one.
     pub nccl_version: String,
     /// The version of the CUDA runtime, such as 13000 for CUDA 13.0; -1 if it is unknown.
     #[serde(default = "unknown")]
@@ -33,17 +33,17 @@ pub struct Report {
     /// The local time of the process that replied, `YYYY-MM-DD hh:mm:ss`.
     #[serde(default)]
     pub timestamp: String,
-    /// The number of communicators, as the report states it.
+    /// The number of communicators, according to the report. Should equal the length of `communicators`.
     #[serde(default)]
     pub communicators_count: Option<u64>,
-    /// The communicators. During initialization, some NCCL versions list a communicator with size 0.
+    /// The communicators of the job. During initialization, some NCCL versions list a communicator with size 0.
     pub communicators: Vec<ReportedCommunicator>,
-    /// Statistics of the report itself.
+    /// Statistics about the collection of the report.
     #[serde(default)]
     pub ras: Collection,
 }
 
-/// A communicator of a [`Report`].
+/// A communicator in a [`Report`], with the state of each rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedCommunicator {
@@ -52,32 +52,32 @@ pub struct ReportedCommunicator {
     /// The hashes of rank 0's host and process, separated by a colon.
     #[serde(default)]
     pub secondary_hash: String,
-    /// The number of ranks.
+    /// The number of ranks of the communicator.
     pub size: u64,
-    /// The number of ranks that have responded, as the report states it.
+    /// The number of ranks that have responded, according to the report. Should equal the length of `ranks`.
     #[serde(default)]
     pub ranks_count: Option<u64>,
-    /// The number of missing ranks, as the report states it.
+    /// The number of missing ranks, according to the report. Should equal the length of `missing_ranks`.
     #[serde(default)]
     pub missing_ranks_count: Option<u64>,
     /// The ranks that have responded.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
-    /// The missing ranks.
+    /// The ranks that have not responded, or whose processes do not have the communicator.
     #[serde(default)]
     pub missing_ranks: Vec<MissingRank>,
 }
 
-/// The identity of a communicator in reports. [`Display`](fmt::Display) writes the hash with 16 hexadecimal digits, as
-/// recordings, errors and NCCL's text report do.
+/// The identity of a communicator in a [`Report`]. [`Display`](fmt::Display) writes the hash with 16 hexadecimal digits.
+/// Recordings, errors and NCCL's text report show the same digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct CommunicatorId {
-    /// The hash, as in [`ReportedCommunicator`].
+    /// The communicator's [`hash`](ReportedCommunicator::hash).
     pub hash: String,
-    /// The secondary hash, as in [`ReportedCommunicator`].
+    /// The communicator's [`secondary_hash`](ReportedCommunicator::secondary_hash).
     pub secondary_hash: String,
-    /// The number of ranks.
+    /// The number of ranks of the communicator.
     pub size: u64,
 }
 
@@ -87,13 +87,13 @@ impl fmt::Display for CommunicatorId {
     }
 }
 
-/// A rank that has responded.
+/// The part of a [`Report`] about a rank that has responded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankReport {
-    /// The rank in this communicator.
+    /// The number of the rank in its communicator.
     pub rank: u64,
-    /// The IP address of its host.
+    /// The IP address of the rank's host.
     pub host: String,
     /// The process id; -1 if it is unknown.
     #[serde(default = "unknown")]
@@ -104,11 +104,12 @@ pub struct RankReport {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The state of its communicator; `None` if it is missing or incomplete in the report.
+    /// The status of the rank's communicator; `None` if the report does not contain a complete status.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<RankStatus>,
-    /// The number of launches of each collective: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`. If a
-    /// collective is not in the map, its number is unknown. If one of the numbers is malformed, the map is empty.
+    /// The number of times that the rank has launched each collective. The keys are `Broadcast`, `Reduce`, `AllGather`,
+    /// `ReduceScatter` and `AllReduce`. If a collective is not in the map, its number is unknown. If one of the numbers is
+    /// malformed, the map is empty.
     ///
     /// NCCL does not count sends, receives, operations built from them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
     /// launches of CUDA graphs, or collectives that use copy engines or symmetric memory.
@@ -116,7 +117,7 @@ pub struct RankReport {
     pub collective_counts: BTreeMap<String, u64>,
 }
 
-/// The state of a rank's communicator.
+/// The status of a rank's communicator, as the rank reports it. [`state`](Self::state) summarizes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankStatus {
@@ -132,7 +133,7 @@ pub struct RankStatus {
     pub abort_flag: bool,
 }
 
-/// The state of a rank, as NCCL's text report names it.
+/// The state of a rank's communicator. The variants have the same names as in NCCL's text report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -147,13 +148,13 @@ pub enum RankState {
     Abort,
 }
 
-/// A rank that has not responded, or whose process does not have the communicator.
+/// The part of a [`Report`] about a missing rank. The rank has not responded, or its process does not have the communicator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingRank {
-    /// The rank in this communicator.
+    /// The number of the rank in its communicator.
     pub rank: u64,
-    /// The IP address of its host, or `unknown`.
+    /// The IP address of the rank's host, or `unknown`.
     #[serde(default = "unknown_host")]
     pub host: String,
     /// The process id; -1 if it is unknown.
@@ -165,7 +166,7 @@ pub struct MissingRank {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The reason why the rank is missing; `None` if the reason itself is missing or incomplete in the report.
+    /// The reason why the rank is missing; `None` if the report does not contain a complete reason.
     #[serde(default, deserialize_with = "known")]
     pub status: Option<MissingStatus>,
 }
@@ -174,13 +175,13 @@ pub struct MissingRank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingStatus {
-    /// Set if its process does not respond. Otherwise, the process responds, but does not have this communicator.
+    /// Set if the rank's process does not respond. Otherwise, the process responds, but does not have the communicator.
     pub unresponsive: bool,
-    /// Set if its process has not responded for a minute.
+    /// Set if the rank's process has not responded for a minute.
     pub considered_dead: bool,
 }
 
-/// Statistics of a report. A field is `None` if its value is unknown.
+/// Statistics about the collection of a [`Report`]. A field is `None` if its value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -206,11 +207,11 @@ fn known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer:
 }
 
 impl Report {
-    /// Parses a report in JSON. Unknown fields are ignored. The comma that NCCL 2.28.7 to 2.28.9 omit in `missing_ranks` is
+    /// Parses a report in JSON. Unknown fields are ignored. NCCL 2.28.7 to 2.28.9 omit a comma in `missing_ranks`; it is
     /// inserted.
     ///
     /// # Errors
-    /// [`RasError::Protocol`] if `json` is larger than 256 MiB, or is not a valid report. In the second case, the error contains
+    /// [`RasError::Protocol`] if `json` is larger than 256 MiB or is not a valid report. If it is not valid, the error contains
     /// the position of the mistake.
     pub fn parse(json: &[u8]) -> Result<Self, RasError> {
         if json.len() > MAX_REPORT {
@@ -235,13 +236,14 @@ impl ReportedCommunicator {
         CommunicatorId { hash: hash.clone(), secondary_hash: secondary_hash.clone(), size: *size }
     }
 
-    /// Returns whether the communicator was still being initialized. The report then lists it with size 0 and no ranks.
+    /// Returns whether the communicator was still being initialized when the report was collected. The report lists such a
+    /// communicator with size 0 and without ranks.
     #[must_use]
     pub fn is_initializing(&self) -> bool {
         self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
     }
 
-    /// Returns the number of ranks that are not in [`ranks`](Self::ranks).
+    /// Returns the number of the communicator's ranks that have no entry in [`ranks`](Self::ranks).
     #[must_use]
     pub fn unresponsive(&self) -> u64 {
         let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);
@@ -269,7 +271,7 @@ fn insert_commas(json: &[u8]) -> Vec<u8> {
 }
 
 impl RankStatus {
-    /// Returns the state that NCCL derives from these fields.
+    /// Returns the communicator's state, derived from the fields as in NCCL's text report.
     #[must_use]
     pub fn state(&self) -> RankState {
         match self {
@@ -281,7 +283,7 @@ impl RankStatus {
     }
 }
 
-/// Formats as NCCL's text report does.
+/// Writes the state's name in NCCL's text report, such as `RUNNING`.
 impl fmt::Display for RankState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

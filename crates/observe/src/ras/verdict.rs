@@ -30,9 +30,9 @@ pub struct Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct RankPlace {
-    /// The rank in its communicator.
+    /// The number of the rank in its communicator.
     pub rank: u64,
-    /// The IP address of its host, or `unknown`.
+    /// The IP address of the rank's host, or `unknown`.
     pub host: String,
     /// The process id; -1 if it is unknown.
     pub pid: i64,
@@ -49,45 +49,45 @@ pub enum VerdictKind {
     Dead,
     /// The rank's process does not respond: it is stopped, has exited, or cannot be reached.
     Unresponsive,
-    /// The rank reports an error of its initialization or of an operation, or has aborted its communicator.
+    /// The rank's initialization or one of its operations has failed, or the rank has aborted its communicator.
     Failed {
         /// The error code, a `ncclResult_t`; `None` if the rank has aborted its communicator.
         code: Option<i64>,
     },
-    /// The report lacks data about the job, a communicator or a rank, or contradicts itself. A rank is also incomplete if its
-    /// process no longer has the communicator, or if the rank is still being initialized while others are ready.
+    /// The report about the job, the communicator or the rank is incomplete or contradictory. This kind also covers a rank whose
+    /// process no longer has the communicator, and a rank that is still being initialized while others are ready.
     Incomplete {
         /// The missing data, or the contradiction.
         problem: String,
     },
-    /// The rank has launched more of one collective and fewer of another than most ranks.
+    /// Compared with a typical rank, the rank has launched one collective more often and another one less often.
     Mismatched {
-        /// A rank with the most common numbers of launches, with which this rank is compared.
+        /// The typical rank: its numbers of launches are the most common ones.
         than: u64,
-        /// The collectives that this rank has launched more often than rank `than`, each with the difference.
+        /// For each collective that the rank has launched more often than the typical rank, the difference.
         more: BTreeMap<String, u64>,
-        /// The collectives that this rank has launched less often than rank `than`, each with the difference.
+        /// For each collective that the rank has launched less often than the typical rank, the difference.
         less: BTreeMap<String, u64>,
     },
     /// No rank launched a collective between the first report and the last, and some ranks are behind or missing.
     Frozen {
-        /// The ranks that have launched fewer collectives than another rank.
+        /// The ranks that have launched fewer collectives than the rank with the most launches.
         behind: Vec<u64>,
         /// The ranks that do not respond.
         missing: Vec<u64>,
     },
-    /// The rank's number of launches of a collective has repeatedly been below the median; see [`verdicts`] for the rule.
+    /// The rank has launched a collective less often than most other ranks. [`verdicts`] gives the exact rule.
     Straggler {
-        /// The collective.
+        /// The name of the collective.
         collective: String,
         /// The number of times that the rank has launched the collective.
         launched: u64,
-        /// The difference from the rank that has launched the collective most often.
+        /// The highest number of launches on any rank, minus `launched`.
         behind: u64,
     },
-    /// No rank launched a collective between the first report and the last, and all ranks have launched the same number. This
-    /// alone is not a problem: the program may be computing. RAS cannot distinguish a computing program from GPUs that hang in a
-    /// launched collective, or from ranks that wait in sends and receives.
+    /// No rank launched a collective between the first report and the last, and all ranks have launched the same number of
+    /// collectives. This alone is not a problem: the program may be computing. RAS cannot distinguish a computing program from
+    /// GPUs that hang in a launched collective, or from ranks that wait in sends and receives.
     Idle,
 }
 
@@ -104,18 +104,19 @@ impl Verdict {
 ///
 /// | verdict | rule |
 /// |---|---|
-/// | dead, unresponsive, failed, incomplete | the last report shows it |
+/// | dead, unresponsive, failed, incomplete | the last report shows it; a rank that is still being initialized or no longer has the communicator is incomplete only if the first report shows this, too |
 /// | mismatched | the last report and at least three quarters of all reports show it |
 /// | straggler | there are at least two reports, and at least three quarters of them show the rank as behind; half of them suffice if the rank's counters are equal in the first and the last report |
-/// | frozen, idle | the counters of the first and the last report are equal |
+/// | frozen, idle | there are at least two reports, and the counters of the first and the last report are equal, but not all 0 |
 ///
 /// A report shows a rank as behind if the rank's number of launches of a collective is below the median. The difference must be
-/// at least a quarter of the collective's launches between this report and the previous one (for the first report, the next one).
+/// at least a quarter of the collective's launches since the previous report. In the first report, it must be at least a quarter
+/// of the launches until the next report.
 ///
-/// A report does not query all ranks at one instant. The counters of a healthy job's ranks differ by the number of collectives
+/// The ranks are not queried at the same instant. Even in a healthy job, the ranks' counters differ by the number of collectives
 /// launched during the query. With short collectives, the difference can be thousands. A query should therefore take less than a
-/// quarter of the time between two reports. A few reports within a second are enough to find stragglers. A job without progress
-/// for such a short time may be computing. To detect a frozen job, leave more time between the first and the last report.
+/// quarter of the time between two reports. A few reports within a second are enough to find stragglers. In such a short time, a
+/// job without progress may just be computing. To detect a frozen job, leave more time between the first and the last report.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let by_id: Vec<_> = reports.iter().map(by_id).collect();
@@ -405,7 +406,7 @@ impl RankPlace {
     }
 }
 
-/// Writes the process and its device.
+/// Writes the rank's process and device, such as `process 71 on 10.0.0.1, device 3`.
 impl fmt::Display for RankPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, pid, cuda_dev, .. } = self;
@@ -429,7 +430,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Writes a [`Verdict`]'s sentence without the subject.
+/// Writes the conclusion without a subject, such as `is dead: its process cannot be reached any more`.
 impl fmt::Display for VerdictKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

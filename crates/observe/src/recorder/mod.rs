@@ -36,8 +36,8 @@ use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, O
 /// A recorder of a communicator's last operations. Any thread can read it at any time, even after the communicator is destroyed.
 /// See [`RecordExt::record`](crate::RecordExt::record).
 ///
-/// It is an [`Observer`]. An operation is recorded when its method is called, also in a group. Calls that libnccl's checks reject
-/// and calls that create or destroy reduction operators are not recorded.
+/// It is an [`Observer`]. An operation is recorded when its method is called, also in a group. Two kinds of calls are not
+/// recorded: calls that libnccl's checks reject, and calls that create or destroy reduction operators.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -171,41 +171,42 @@ impl Recorder {
         records(&self.recording.ring, self.membership().memory_space == MemorySpace::Host)
     }
 
-    /// Returns the [number](Record::number) of the last operation; 0 if there is none.
+    /// Returns the [number](Record::number) of the last recorded operation; 0 if no operation was recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.recording.ring.last()
     }
 
-    /// Returns the records as JSON, in the format that `docs/hangs.md` describes, with this `reason`.
+    /// Returns the recorded operations as JSON, in the format that `docs/hangs.md` describes. `reason` becomes a field of the
+    /// JSON object.
     #[must_use]
     pub fn to_json(&self, reason: &str) -> String {
         Self::list_to_json(reason, std::slice::from_ref(self))
     }
 
-    /// Returns the records of several communicators as [`to_json`](Self::to_json) does.
+    /// Returns the recorded operations of several communicators, in the format of [`to_json`](Self::to_json).
     #[must_use]
     pub fn list_to_json(reason: &str, recorders: &[Self]) -> String {
         document(reason, recorders).to_json()
     }
 
-    /// Returns the records of all recorded communicators of this process, as [`to_json`](Self::to_json) does. A destroyed
-    /// communicator is included as long as a [`Recorder`] of it exists.
+    /// Returns the recorded operations of all communicators of this process, in the format of [`to_json`](Self::to_json). A
+    /// destroyed communicator is included as long as a [`Recorder`] of it exists.
     #[must_use]
     pub fn all_to_json(reason: &str) -> String {
         Self::list_to_json(reason, &all())
     }
 
-    /// Returns the records in the format of PyTorch's flight recorder, a Python pickle. PyTorch's analyzer reads a directory with
-    /// one file per rank. The name of each file must end in the rank. To analyze files with the names `rank0`, `rank1` and so on:
-    /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank DIRECTORY`.
+    /// Returns the recorded operations in the format of PyTorch's flight recorder, a Python pickle. PyTorch's analyzer reads a
+    /// directory with one file per rank. Each file's name must end in the number of the rank. The following command analyzes the
+    /// files `rank0`, `rank1` and so on: `python -m torch.distributed.flight_recorder.fr_trace --prefix rank DIRECTORY`.
     #[must_use]
     pub fn to_pytorch(&self) -> Vec<u8> {
         to_pytorch(std::slice::from_ref(self))
     }
 
-    /// Returns the records of all recorded communicators of this process, as [`to_pytorch`](Self::to_pytorch) does. The process
-    /// must have only one rank, because the format has one file per rank.
+    /// Returns the recorded operations of all communicators of this process, in the format of [`to_pytorch`](Self::to_pytorch).
+    /// The process must have only one rank, because the format has one file per rank.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
         to_pytorch(&all())
@@ -247,8 +248,8 @@ impl Recorder {
     /// Starts a thread that writes [`all_to_json`](Self::all_to_json) to a file whenever the process receives `signal`. The
     /// signal's default action is disabled. Handlers that the program installed earlier still run.
     ///
-    /// Without this method, the environment variable `LIBNCCL_RECORDER_SIGNAL` can select a signal: `USR1` or `USR2`. When the
-    /// process receives this signal, it writes the file that `LIBNCCL_RECORDER_FILE` specifies (see
+    /// A signal can also be selected with the environment variable `LIBNCCL_RECORDER_SIGNAL`, whose value is `USR1` or `USR2`.
+    /// When the process receives this signal, it writes the file that `LIBNCCL_RECORDER_FILE` specifies (see
     /// [`write_all`](Self::write_all)). The signal is handled as soon as a communicator of the process is recorded.
     ///
     /// ```no_run
@@ -306,15 +307,15 @@ impl Recorder {
 
 /// Methods that record the operations of a [`Communicator`].
 pub trait RecordExt {
-    /// Records the operations from now on. The recorder keeps at least the last `entries` operations, and needs 64 bytes for
-    /// each. If `entries` is above 2^20, 2^20 is used. Recording stops when the communicator is destroyed. Further calls return
-    /// the same recorder.
+    /// Records the communicator's operations from now on. The recorder keeps at least the last `entries` operations, and needs 64
+    /// bytes for each. If `entries` is above 2^20, 2^20 is used. Recording stops when the communicator is destroyed. Further
+    /// calls return the same recorder.
     ///
     /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
     /// [`Recorder`].
     fn record(&self, entries: usize) -> Recorder;
 
-    /// Returns the communicator's recorder, or `None` if it is not recorded.
+    /// Returns the communicator's recorder, or `None` if the communicator is not recorded.
     #[must_use]
     fn recorder(&self) -> Option<Recorder>;
 }

@@ -5,19 +5,20 @@ use super::ring::{Read, Ring};
 use libnccl::DataType;
 use libnccl::observer::Operation;
 
-/// An operation of a communicator that a [`Recorder`](crate::Recorder) has recorded.
+/// A recorded operation of a communicator. See [`Recorder`](crate::Recorder).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The number of the operation in its communicator. Counting starts at 1 when the first observer is added.
+    /// The number of the operation among its communicator's operations. Counting starts at 1 when the communicator gets its first
+    /// observer.
     pub number: u64,
-    /// The position in the sequence of recorded collectives, counted from 1. It is the same on all ranks if all of them began
-    /// recording at the same call. `None` for a point-to-point operation. Also `None` if the rank started operations so quickly
-    /// that the position could not be determined.
+    /// The position of a collective in the sequence of its communicator's recorded collectives, counted from 1. It is the same on
+    /// all ranks if all of them began recording at the same call. `None` for a point-to-point operation. Also `None` if the rank
+    /// started operations so quickly that the position could not be determined.
     pub collective: Option<u64>,
-    /// The position in the sequence of this rank's recorded point-to-point operations (`send`, `recv`, `send_recv` and one-sided
-    /// operations), counted from 1. `None` for a collective, or if the position could not be determined, as for
-    /// [`collective`](Self::collective).
+    /// The position of a point-to-point operation (`send`, `recv`, `send_recv`, one-sided operations) in the sequence of this
+    /// rank's recorded point-to-point operations, counted from 1. `None` for a collective. Also `None` if the position could not
+    /// be determined; see [`collective`](Self::collective).
     pub message: Option<u64>,
     /// The name of the method, such as `all_reduce_in_place`.
     pub operation: &'static str,
@@ -44,7 +45,7 @@ pub struct Record {
     /// The time at which [`synchronize`](libnccl::Communicator::synchronize) or [`wait_for`](libnccl::Communicator::wait_for)
     /// found the stream complete, in nanoseconds since 1970.
     pub completed: Option<u64>,
-    /// The state.
+    /// The state of the operation.
     pub state: RecordState,
 }
 
