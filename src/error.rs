@@ -45,7 +45,8 @@ pub enum Error {
         if detail.is_empty() { "" } else { ": " }
     )]
     Nccl {
-        /// The C function that failed; or the method, if it failed while it waited for a C call to complete.
+        /// The name of the C function that failed. If NCCL reported the failure asynchronously, the name of the method that
+        /// detected it.
         call: &'static str,
         /// The returned code.
         code: ResultCode,
@@ -63,13 +64,13 @@ pub enum Error {
     /// The loaded library lacks a function, an enum value or an option.
     #[error(fmt = fmt_unsupported)]
     Unsupported {
-        /// The C name of the function, enum value or option.
+        /// The C name of the function, enum value or option that the library lacks.
         function: &'static str,
-        /// The first version that has `function`.
+        /// The first NCCL version that has `function`.
         since: Version,
         /// The version of the loaded library.
         found: Version,
-        /// The file, or the name, of the loaded library.
+        /// The path of the loaded library, or a name if the path is not known.
         library: Box<str>,
     },
 
@@ -80,12 +81,12 @@ pub enum Error {
         call: &'static str,
         /// The kind of argument.
         kind: InvalidArgumentKind,
-        /// The value, and what was expected.
+        /// The invalid value, and what was expected.
         problem: Box<str>,
     },
 
     /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator, group or call, and the communicator was
-    /// aborted. Also returned if a teardown exceeds its limit, and continues in the background.
+    /// aborted. Also returned if a teardown exceeds its limit; the teardown then continues in the background.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
@@ -93,11 +94,12 @@ pub enum Error {
         call: &'static str,
         /// The duration of the wait.
         elapsed: Duration,
-        /// The number of ranks; 0 if it is not known yet, for example during the creation of a child.
+        /// The number of ranks; 0 if it is not known yet, for example during the creation of a child communicator.
         size: u32,
         /// The rank that waited. Has no meaning if `size` is 0.
         rank: u32,
-        /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
+        /// The number of the most recent operation; `None` if no [observer](crate::observer::Observer) was notified of an
+        /// operation.
         sequence: Option<NonZeroU64>,
         /// With the CPU backend, the ranks that the call waited for. If a teardown continues in the background, a note that says
         /// so. Otherwise empty.
@@ -193,7 +195,8 @@ fn fmt_timeout(
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The crate was built without the features `dlopen` and `link`, or `LIBNCCL_NO_LINK` has disabled linking.
+    /// This crate was built without the features `dlopen` and `link`. `LIBNCCL_NO_LINK` disables `link` at build time:
+    /// `Nccl::linked` then returns this error even if `dlopen` is enabled.
     #[error(
         "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)"
     )]
@@ -218,14 +221,15 @@ pub enum LoadError {
     /// No working library was found.
     #[error(fmt = fmt_not_found)]
     NotFound {
-        /// The failed attempts, in order: one for each file that was tried, and one for each source that has no file.
+        /// The failed attempts, in order: one for each file that was tried, and one for each [source](Attempt::source) that named
+        /// no file.
         attempts: Arc<[Attempt]>,
     },
 
     /// The library's `ncclGetVersion` failed or is absent.
     #[error("cannot query the version of {library} with ncclGetVersion: {problem}")]
     VersionQuery {
-        /// The file, or the name, of the library.
+        /// The path of the library, or a name if the path is not known.
         library: Box<str>,
         /// The reason.
         problem: Box<str>,
@@ -252,7 +256,7 @@ pub struct Attempt {
     /// The file, or the bare name that was passed to the dynamic linker. If a Python environment or the HPC SDK contains no
     /// library, this is the pattern of the searched paths. If the source named no file, this is empty.
     pub path: PathBuf,
-    /// The reason for the rejection, such as "not set"; the message of the dynamic linker if it reported one.
+    /// The reason for the failure: the message of the dynamic linker if it reported one, otherwise a text such as "not set".
     pub problem: String,
 }
 
@@ -285,7 +289,7 @@ pub enum InvalidArgumentKind {
     NotReady,
     /// A rank, root or peer out of range, or an invalid number of ranks.
     Rank,
-    /// A communicator of another library, or an object of another communicator.
+    /// A communicator of another library, or an operator or window of another communicator.
     Communicator,
     /// Any other argument, such as an option or a name.
     Value,
@@ -312,7 +316,7 @@ macro_rules! codes {
         impl ResultCode {
             $($(#[$doc])* pub const $name: Self = Self(ncclResult_t::$raw.0);)*
 
-            /// Returns the name in C; `None` for a code that the vendored header does not define.
+            /// Returns the C name of the code, such as `ncclSuccess`; `None` for a code that the vendored header does not define.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self {
@@ -361,7 +365,7 @@ impl ResultCode {
         Self(raw.0)
     }
 
-    /// Returns the C form.
+    /// Converts the code to the C type.
     #[must_use]
     pub const fn as_raw(self) -> ncclResult_t {
         ncclResult_t(self.0)

@@ -43,7 +43,7 @@ pub struct Nccl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// The name in C.
+    /// The C name of the function.
     pub name: &'static str,
     /// The first NCCL version that has the function.
     pub since: Version,
@@ -52,8 +52,8 @@ pub struct Function {
 }
 
 impl Nccl {
-    /// Loads the NCCL of this system: the linked one if linking was enabled at build time, otherwise the first one that the
-    /// search finds. Later calls in the process return the same library.
+    /// Loads the NCCL of this system: the linked one if linking was enabled at build time, otherwise the first one that a search
+    /// finds. Later calls in the process return the same library.
     ///
     /// If `LIBNCCL_PATH` is set, only that file is tried. Otherwise the search covers, in this order, the dynamic linker's
     /// libraries, Python packages, `$NCCL_HOME`, CUDA toolkits, NVIDIA's HPC SDK, and AMD's RCCL.
@@ -72,7 +72,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// - [`LoadError::NotFound`] if no library can be loaded. The error lists every candidate with the reason for its rejection.
+    /// - [`LoadError::NotFound`] if no library can be loaded. The error lists all failed attempts with their reasons.
     /// - [`LoadError::VersionQuery`] if the library's `ncclGetVersion` fails.
     /// - [`LoadError::NoBackend`] if this crate was built without a backend.
     /// - [`LoadError::UnsupportedPlatform`] on systems other than Linux.
@@ -81,7 +81,7 @@ impl Nccl {
         Library::load().map(|library| Self { library })
     }
 
-    /// Loads NCCL from this file, without a search.
+    /// Loads NCCL from the file `path`, without a search.
     ///
     /// ```no_run
     /// use libnccl::Nccl;
@@ -188,7 +188,7 @@ impl Nccl {
         self.library.functions.present().map(function)
     }
 
-    /// Returns an error if the implementation lacks a function.
+    /// Returns an error if the implementation lacks the C function with the name `function`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the implementation lacks the function; [`Error::InvalidArgument`] if NCCL has no such function.

@@ -91,8 +91,8 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of the scalar if it is [in
-/// the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
+/// The operator does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of the scalar's buffer if
+/// [`pre_mul_sum_device`](Communicator::pre_mul_sum_device) created the operator, and `'static` otherwise.
 ///
 /// Any thread can drop the operator. If the communicator is in a call or an open group, the operator is destroyed when that call
 /// or group ends, otherwise immediately.
@@ -157,8 +157,9 @@ impl Communicator {
         }
     }
 
-    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory. The scalar
-    /// is the first element of `scalar`, and is read whenever an operation with this operator runs.
+    /// Creates an operator as [`pre_mul_sum`](Self::pre_mul_sum) does, but its scalar is read whenever an operation with this
+    /// operator runs. The scalar is the first element of `scalar`, which must be in the memory space of the communicator's
+    /// buffers.
     ///
     /// ```
     /// use libnccl::StreamRef;

@@ -82,7 +82,7 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// Returns the handle, for calls into CUDA.
+    /// Returns the CUDA handle of the stream, for calls into CUDA.
     #[must_use]
     pub const fn as_raw(self) -> cudaStream_t {
         self.raw
@@ -127,7 +127,7 @@ unsafe impl Sync for StreamRef<'_> {}
     note = "for a `cudaStream_t`, use the unsafe function `StreamRef::from_raw(stream)`"
 )]
 pub unsafe trait Stream {
-    /// Returns the handle.
+    /// Returns the CUDA handle of the stream.
     fn as_raw(&self) -> cudaStream_t;
 
     /// Returns the CUDA device of the stream, or `None` if it is not known. If it is known, operations of communicators on other
@@ -140,8 +140,8 @@ pub unsafe trait Stream {
     /// Returns whether all work that was enqueued on the stream is complete.
     /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize) calls this.
     ///
-    /// The default implementation queries CUDA's driver (`cuStreamQuery`), which the process must have loaded. The null stream
-    /// belongs to the current device. Do not call this method for a stream that is being captured.
+    /// The default implementation queries CUDA's driver (`cuStreamQuery`), which the process must have loaded. A null handle
+    /// stands for the default stream of the current device. Do not call this method for a stream that is being captured.
     ///
     /// # Errors
     /// Returns an error if CUDA reports one, for example because work has failed; if the process has not loaded CUDA's driver; or

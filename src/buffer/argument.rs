@@ -55,7 +55,8 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 ///
 /// - [`into_slice`](Self::into_slice) must make `stream` wait for the work that produces the elements, if that work is on another
 ///   stream (`cudaStreamWaitEvent`).
-/// - Dropping the guard must make the stream that frees or reuses the memory wait for an event on `stream` (`cudaEventRecord`).
+/// - Dropping the guard must record an event on `stream` (`cudaEventRecord`), and make the stream that frees or reuses the
+///   memory wait for this event.
 ///
 /// cudarc's `device_ptr` works in the same way. If all work uses one stream, or if the allocator waits for the device before
 /// freeing memory, the guard can be `()`.

@@ -128,15 +128,15 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.memory_space
     }
 
-    /// Returns the address, for CUDA calls that read the memory. Keep the buffer until the work that these calls enqueue is
-    /// complete.
+    /// Returns the address of the elements, for CUDA calls that read them. Keep the buffer until the work that these calls
+    /// enqueue is complete.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the address, for CUDA calls that write the memory. Keep the buffer until the work that these calls enqueue is
-    /// complete.
+    /// Returns the address of the elements, for CUDA calls that write them. Keep the buffer until the work that these calls
+    /// enqueue is complete.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.allocation.pointer.as_ptr().cast()

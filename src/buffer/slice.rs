@@ -124,7 +124,7 @@ macro_rules! slices {
                 Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
             }
 
-            /// Replaces the element type with [`AnyElement`]. [`data_type`](Self::data_type) still returns the data type.
+            /// Converts the slice to a slice of [`AnyElement`], which has the same [data type](Self::data_type).
             #[must_use]
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }

@@ -44,7 +44,7 @@ pub enum ShrinkMode {
     #[default]
     #[doc(alias = "NCCL_SHRINK_DEFAULT")]
     Default,
-    /// Aborts work in progress, for example because ranks have failed.
+    /// Aborts work in progress. Use this, for example, after ranks have failed.
     #[doc(alias = "NCCL_SHRINK_ABORT")]
     Abort,
 }
@@ -261,9 +261,9 @@ impl<'a, T> ChildBuilder<'a, T> {
         Self { parent, child, config: Config::default(), convert }
     }
 
-    /// Sets the options. If `config` sets no options, or only observers, the child inherits the options of the parent. If
-    /// `config` sets any other option, unset options have NCCL's defaults. In both cases, an unset timeout and unset observers
-    /// are inherited.
+    /// Sets the options of the child. If `config` sets no options, or only observers, the child inherits the options of the
+    /// parent. If `config` sets any other option, unset options have NCCL's defaults. In both cases, an unset timeout and unset
+    /// observers are inherited.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self

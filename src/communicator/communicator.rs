@@ -48,7 +48,7 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// It is `Send` but not `Sync`, because NCCL's calls on one communicator are not thread-safe:
+/// A communicator is `Send` but not `Sync`, because NCCL's calls on one communicator are not thread-safe:
 ///
 /// ```compile_fail,E0277
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -307,7 +307,7 @@ impl Communicator {
         AbortHandle { shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns the communicator's description, as observers receive it.
+    /// Returns the description of this communicator that its observers receive.
     pub fn membership(&self) -> &Membership {
         self.shared.membership(self.size, self.rank)
     }

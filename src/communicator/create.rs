@@ -113,8 +113,8 @@ impl Nccl {
 }
 
 impl<'a> CommunicatorBuilder<'a> {
-    /// Sets the options. `config` replaces all earlier options, except that an earlier timeout remains if `config` has none.
-    /// Since NCCL 2.14.3.
+    /// Sets the communicator's options. `config` replaces all earlier options, except that an earlier timeout remains if `config`
+    /// has none. Since NCCL 2.14.3.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone().inherit_timeout(self.config.timeout_duration());
         self

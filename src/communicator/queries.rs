@@ -167,8 +167,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but does not abort: if the work is not complete after the `timeout`,
-    /// returns `false`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
+    /// Waits until all work on a stream is complete, but at most for the `timeout`. Returns whether the work is complete. In
+    /// contrast to [`synchronize`](Self::synchronize), the communicator is not aborted after the `timeout`. To end the work,
+    /// [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
     /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). For an example, see [async code](Self#async-code).
     ///
     /// # Errors

@@ -77,7 +77,9 @@ impl Communicator {
     /// - [`Error::Nccl`] if NCCL reports a failure. The communicator is freed nevertheless.
     /// - [`Error::Nccl`] if the communicator has an [asynchronous error](Self::async_error). The communicator is then aborted.
     /// - [`Error::InvalidUsage`] while a group is open on this thread; the communicator is then dropped.
-    /// - [`Error::Timeout`] after the timeout. The communicator is then aborted, or its destruction continues in the background.
+    /// - [`Error::Timeout`] after the timeout. The communicator is then aborted.
+    /// - [`Error::Timeout`] if all work has ended, but NCCL takes too long to free the communicator on a GPU. NCCL then continues
+    ///   in the background.
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         check_no_open_group(self.library(), DESTROY)?;
@@ -188,7 +190,7 @@ pub enum Health {
     Good,
     /// The communicator has this asynchronous error.
     Failed(Error),
-    /// The owner is in a call or in a group, so the communicator cannot be queried.
+    /// The thread that uses the communicator is in a call or an open group, so the communicator cannot be queried.
     Busy,
     /// The communicator has been destroyed or aborted.
     Ended,
@@ -234,8 +236,9 @@ impl AbortHandle {
         result
     }
 
-    /// Queries the asynchronous error, unless the owner is in a call or a group. If the owner starts a call during this short
-    /// query, the call waits until the query is complete. For an example, see [`abort_all`](Self::abort_all).
+    /// Returns the health of the communicator; [`Health::Busy`] while the owner is in a call or an open group. If the owner
+    /// starts a call during the short query of this method, the call waits until the query is complete. For an example, see
+    /// [`abort_all`](Self::abort_all).
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

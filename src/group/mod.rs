@@ -186,9 +186,10 @@ impl Nccl {
 
 impl<'scope, 'env> Group<'scope, 'env> {
     /// Limits the wait for each communicator at the end of the group. This limit replaces the communicators'
-    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for
-    /// one call. For communicators without a timeout, the wait has no limit, because they block inside NCCL. The wait for a
-    /// [borrowed](crate::communicator::Communicator::borrow_raw) communicator has no limit either, because it cannot be aborted.
+    /// [timeouts](crate::config::Config::timeout). To limit a call outside a group, use
+    /// [`CallOptions::timeout`](crate::operation::CallOptions::timeout). For communicators without a timeout, the wait has no
+    /// limit, because they block inside NCCL. The wait for a [borrowed](crate::communicator::Communicator::borrow_raw)
+    /// communicator has no limit either, because it cannot be aborted.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }

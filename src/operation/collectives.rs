@@ -13,8 +13,8 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
 /// All ranks must call the same collectives in the same order. Operations return when their work is enqueued on the stream. On
-/// host memory, they return when their work is complete. Counts are in elements, not bytes. A buffer may be longer than needed,
-/// unless its length is the count.
+/// host memory, they return when their work is complete. Counts are in elements, not bytes. Many operations take the count from
+/// the length of one buffer; other buffers may be longer than needed.
 ///
 /// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream,
 /// and [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
@@ -24,8 +24,8 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 ///
 /// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a rank out of range, or for a buffer that is too short,
 ///   not ready, in the wrong memory, on the wrong device, or of the wrong data type; the operation is not started;
-/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group is open on this thread and the operation is not
-///   part of it, after a failed group, or while the communicator is [suspended](Self::suspend);
+/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) if a group is open on this thread and the operation is not part
+///   of it, if an earlier group with the communicator has failed, or if the communicator is [suspended](Self::suspend);
 /// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
 /// - [`Error::Timeout`](crate::error::Error::Timeout) after the communicator's timeout, and

@@ -11,7 +11,7 @@ use crate::group::{Group, Participants};
 use crate::observer::Operation;
 use crate::stream::{Stream, StreamRef};
 
-/// The stream of an operation, with its options and the group that starts it, if any.
+/// The stream of an operation, and the options of its call. In a group, it also refers to the group.
 ///
 /// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of
 /// [`Group::stream`](crate::group::Group::stream). `'b` is the lifetime of the buffers, `'c` the lifetime of the communicator.
@@ -47,14 +47,14 @@ pub struct CallOptions<'a> {
 }
 
 impl<'a> CallOptions<'a> {
-    /// Returns the stream without options.
+    /// Creates call options for `stream`, without a timeout and without options for a collective.
     #[must_use]
     pub fn on(stream: impl Into<StreamRef<'a>>) -> Self {
         Self { stream: stream.into(), config: None, timeout: None }
     }
 
-    /// Sets options for this collective. The options must be equal on all ranks. In a group, `config` must live until the group
-    /// ends. Operations that are not collectives return [`Error::InvalidUsage`]. Since NCCL 2.31.2.
+    /// Sets NCCL's options for a collective. The options must be equal on all ranks. In a group, `config` must live until the
+    /// group ends. Operations that are not collectives return [`Error::InvalidUsage`]. Since NCCL 2.31.2.
     #[must_use]
     pub fn config(self, config: &'a CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }
@@ -97,13 +97,13 @@ impl<'a> CallOptions<'a> {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Returns the stream for operations that start at the end of the group; for an example, see
-    /// [`Nccl::group`](crate::nccl::Nccl::group).
+    /// Returns the last argument of an operation in this group: the stream `on`, and the group. The operation starts at the end
+    /// of the group. For an example, see [`Nccl::group`](crate::nccl::Nccl::group).
     ///
     /// Buffers, communicators and options must live until the end of the group. To use a part of a buffer, pass the part by
     /// value, for example `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to the part would not live long
-    /// enough. To add operations to a group of its caller, a function can have a parameter `on: impl Into<OnStream<'b, 'c>>`, or
-    /// a reference to the group.
+    /// enough. A function that adds operations to its caller's group can have a parameter `on: impl Into<OnStream<'b, 'c>>`, or
+    /// take a reference to the group.
     #[inline]
     pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
         // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that

@@ -23,8 +23,8 @@ pub struct Signal {
     /// default.
     #[doc(alias = "sigIdx")]
     pub index: u32,
-    /// The number of the context. It must be less than [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 by
-    /// default. Operations of one context keep their order.
+    /// The number of the context: one-sided operations of the same context keep their order. It must be less than
+    /// [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 by default.
     #[doc(alias = "ctx")]
     pub context: u32,
 }

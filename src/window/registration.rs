@@ -41,8 +41,8 @@ impl Communicator {
         unsafe { self.register_memory(CALL, address, bytes, Some(Arc::clone(allocation))) }
     }
 
-    /// Registers memory of another allocator, such as cudarc's or a framework's, as [`register`](Self::register) does. Since
-    /// NCCL 2.19.3.
+    /// Registers memory of another allocator, such as cudarc's or a framework's, so that NCCL can skip its staging copies. For an
+    /// [`NcclBuffer`], use [`register`](Self::register). Since NCCL 2.19.3.
     ///
     /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. For other memory, it may return an error, or return success
     /// without registering the memory. On the CPU backend, operations do not use the registration.
@@ -126,7 +126,7 @@ impl Communicator {
 }
 
 impl Registration {
-    /// Returns the C handle. A null handle is not an error: NCCL then does not use the registration.
+    /// Returns the C handle of the registration. A null handle is not an error: NCCL then does not use the registration.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         match self.0.handle() {
@@ -139,8 +139,9 @@ impl Registration {
     /// NCCL 2.19.3.
     ///
     /// # Errors
-    /// The errors of [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
-    /// communicator on a GPU, NCCL keeps the registration until all communicators of this process are destroyed or aborted.
+    /// The errors of [`Window::deregister`](crate::window::Window::deregister), which mean the same for a registration as for a
+    /// window. After the teardown of the communicator on a GPU, NCCL keeps the registration until all communicators of this
+    /// process are destroyed or aborted.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.0.end("deregister")

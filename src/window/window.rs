@@ -26,7 +26,7 @@ use crate::version::Version;
 pub struct WindowFlags(u32);
 
 impl WindowFlags {
-    /// No promises: a collective may use any address inside the window. Since NCCL 2.27.3.
+    /// No flags. In a collective, the buffers may be at different offsets in the windows of the ranks. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_DEFAULT")]
     pub const DEFAULT: Self = Self(sys::NCCL_WIN_DEFAULT);
     /// A promise that all ranks use the same offset from the start of their window in each collective. NCCL's fast symmetric
@@ -148,7 +148,7 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| {
     /// #     fn synchronize() {}
     ///     let mut buffer = nccl.alloc::<f32>(1024)?;
-    ///     // SAFETY: both ranks register as many elements.
+    ///     // SAFETY: both ranks register the same number of elements.
     ///     let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
     ///     if comm.rank() == 0 {
     ///         // Write to the second half of rank 1's window.
@@ -204,7 +204,7 @@ impl<'scope> Group<'scope, '_> {
     ///     buffers.push(nccl.alloc::<f32>(1024)?);
     /// }
     /// let windows = nccl.group(|g| {
-    ///     // SAFETY: all ranks register as many elements.
+    ///     // SAFETY: all ranks register the same number of elements.
     ///     let register = |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::DEFAULT) };
     ///     comms.iter().zip(&mut buffers).map(register).collect::<libnccl::Result<Vec<_>>>()
     /// })?;
@@ -313,7 +313,7 @@ impl<T: Element> Window<T> {
         !self.as_raw().is_null()
     }
 
-    /// Returns the C handle; null if the window is not [active](Self::is_active).
+    /// Returns the C handle of the window; null if the window is not [active](Self::is_active).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclWindow_t {
         match self.object.handle() {
