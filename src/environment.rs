@@ -11,7 +11,7 @@ pub fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|_| !is_privileged())
 }
 
-/// Returns whether the variable is set and not empty, even if a privileged program ignores it.
+/// Returns whether an environment variable is set and not empty, even if the program is [privileged](is_privileged).
 #[must_use]
 pub fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())

@@ -7,10 +7,10 @@ use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
 
-/// The library's parameters (such as `NCCL_DEBUG`), with their values from the environment, the configuration file, or the
+/// The parameters of an NCCL library, such as `NCCL_DEBUG`. A value comes from the environment, the configuration file, or NCCL's
 /// defaults. Since NCCL 2.30.4.
 ///
-/// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
+/// NCCL 2.32.3 exposes 7 parameters, or 10 if `NCCL_PARAM_DUMP_ALL=true` is in the environment.
 ///
 /// ```
 /// let nccl = libnccl_cpu::nccl();
@@ -41,7 +41,7 @@ pub trait ParameterValue: sealed::Read {}
 impl<T: sealed::Read> ParameterValue for T {}
 
 impl Nccl {
-    /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
+    /// Returns the parameters of the NCCL library; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the library is older than NCCL 2.30.4.
@@ -122,7 +122,8 @@ mod sealed {
     use super::{CStr, Nccl, Result};
 
     pub trait Read: Sized {
-        /// Reads the value; `None` if NCCL has no such key. The caller must hold the lock of the parameters.
+        /// Reads the value of the parameter `key`; `None` if NCCL has no such key. The caller must hold the lock of the
+        /// parameters.
         fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
     }
 }

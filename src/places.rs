@@ -4,11 +4,12 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-/// NCCL's file names; Python packages have only the first.
+/// The file names of NCCL's library. Python packages contain only the first.
 pub const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The file names of RCCL, AMD's implementation of the same functions.
+/// The file names of RCCL, AMD's implementation of NCCL's functions.
 pub const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
-/// The path of NCCL in a directory of Python packages. It is the same for `nvidia-nccl-cu12` and `nvidia-nccl-cu13`.
+/// The path of NCCL's library, relative to a directory of Python packages. It is the same for `nvidia-nccl-cu12` and
+/// `nvidia-nccl-cu13`.
 pub const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
 /// The environment variables that name the directory of an NCCL installation, which contains `lib` or `lib64`.
 pub const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
@@ -24,7 +25,7 @@ pub const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
 pub const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
 /// The directory in which AMD's packages install RCCL.
 pub const ROCM: &str = "/opt/rocm";
-/// The dynamic linker's cache of the libraries in the system's directories.
+/// The file of the dynamic linker's cache, which lists the libraries in the system's directories.
 pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
 /// Returns the library directories of the NCCL installation in `home`.
@@ -32,9 +33,9 @@ pub fn in_home(home: &Path) -> Vec<PathBuf> {
     ["lib", "lib64"].map(|lib| home.join(lib)).into()
 }
 
-/// Returns the directories in which a CUDA toolkit may have the libraries of an architecture. `lib64` has the libraries of the
-/// host, but some packages lack it. In a toolkit for cross-compiling, the libraries of the other architecture are below
-/// `targets`.
+/// Returns the directories of a CUDA toolkit that may contain the libraries for `architecture`. `lib64` contains the libraries
+/// for the host, but some packages lack this directory. In a toolkit for cross-compiling, the libraries for the other
+/// architecture are below `targets`.
 pub fn in_toolkit(home: &Path, architecture: &str) -> Vec<PathBuf> {
     let targets: &[&str] = match architecture {
         "x86_64" => &["targets/x86_64-linux/lib"],
@@ -45,7 +46,7 @@ pub fn in_toolkit(home: &Path, architecture: &str) -> Vec<PathBuf> {
     targets.iter().chain(&["lib64"]).map(|lib| home.join(lib)).collect()
 }
 
-/// Returns the directory that holds the HPC SDK's versions for an architecture.
+/// Returns the subdirectory of `directory` that contains the HPC SDK's versions for `architecture`.
 pub fn hpc_sdk_releases(directory: &Path, architecture: &str) -> PathBuf {
     directory.join(format!("Linux_{architecture}"))
 }
@@ -57,7 +58,8 @@ pub fn in_hpc_sdk(directory: &Path, architecture: &str) -> Vec<PathBuf> {
     releases.iter().map(|release| release.join(IN_HPC_SDK)).collect()
 }
 
-/// Parses the rest of a file's name, after the prefix `start`, as a version such as 2.16.2.
+/// Returns the version that follows the prefix `start` in a file's name. For example, `libnccl.so.2.16.2` with the prefix
+/// `libnccl.so.` has the version 2.16.2. Returns `None` for names of another form.
 pub fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
     let version = file.file_name()?.to_str()?.strip_prefix(start)?;
     version.split('.').map(|number| number.parse().ok()).collect()
@@ -68,8 +70,8 @@ pub fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns the files with this name that the dynamic linker's cache lists, in the cache's order. Returns none if the cache has
-/// the format that was used before glibc 2.2.
+/// Returns the files called `name` that the dynamic linker's cache lists, in the cache's order. Returns none if the cache has the
+/// format that was used before glibc 2.2.
 #[cfg(unix)]
 pub fn in_linker_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStrExt;

@@ -35,19 +35,19 @@ impl UniqueId {
         Self(bytes)
     }
 
-    /// Returns the bytes, to send to the other ranks.
+    /// Returns the bytes of the id, to send to the other ranks.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
 
-    /// Creates an id from its C form, for instance from the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
+    /// Creates an id from an array of C characters, for instance from the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
     #[must_use]
     pub fn from_c_chars(chars: [c_char; Self::BYTES]) -> Self {
         Self(chars.map(|char| char.to_ne_bytes()[0]))
     }
 
-    /// Returns the C form, for instance for the crate cudarc: `Id::uninit(id.to_c_chars())`.
+    /// Returns the id as an array of C characters, for instance for the crate cudarc: `Id::uninit(id.to_c_chars())`.
     #[must_use]
     pub fn to_c_chars(self) -> [c_char; Self::BYTES] {
         self.0.map(|byte| c_char::from_ne_bytes([byte]))

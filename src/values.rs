@@ -31,7 +31,7 @@ macro_rules! values {
                 newer
             };
 
-            /// Returns NCCL's constant.
+            /// Returns NCCL's constant for this value.
             #[must_use]
             pub const fn as_raw(self) -> $raw_type {
                 match self {

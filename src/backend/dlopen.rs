@@ -82,11 +82,11 @@ fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attem
     (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
 }
 
-/// Loads a library, which is never unloaded, and looks up its functions. `check` is called with the address of
+/// Loads a library and looks up NCCL's functions in it. The library is never unloaded. `check` is called with the address of
 /// `ncclGetVersion`.
 ///
 /// # Errors
-/// Returns the reason if the file cannot be loaded or is not NCCL. Returns the error of `check` if `check` fails.
+/// Returns the reason if the file cannot be loaded or is not NCCL. If `check` fails, returns its error.
 ///
 /// # Safety
 /// Loading a library runs its code, which must be sound. If the file is a shared object with functions that have NCCL's names,

@@ -39,7 +39,7 @@ pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 #[cfg(any(all(feature = "dlopen", target_os = "linux"), all(nccl_linked, not(nccl_archive))))]
 const OF_OTHERS: [&std::ffi::CStr; 2] = [c"hipGetDeviceCount", c"ncclAllToAllv"];
 
-/// The functions of an implementation.
+/// The functions of an NCCL implementation.
 #[derive(Debug)]
 pub struct Found {
     /// The functions of `nccl.h`.
@@ -85,7 +85,7 @@ pub enum Backend {
     },
     /// Loaded at run time.
     Loaded {
-        /// The library's file.
+        /// The file from which NCCL was loaded.
         path: PathBuf,
         /// The source of the path, such as the name of an environment variable.
         source: &'static str,
@@ -100,7 +100,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns the file of the implementation; `None` for a function table, or if the file is unknown.
+    /// Returns the file that contains NCCL's functions; `None` for a function table, or if the file is unknown.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {

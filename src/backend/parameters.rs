@@ -24,14 +24,14 @@ pub struct ParameterGuard {
     lock: Option<MutexGuard<'static, ()>>,
 }
 
-/// Locks the parameter functions of a library. NCCL has a table of the keys that a program reads, and does not lock this table:
-/// concurrent calls have crashed in NCCL 2.32.3.
+/// Locks the parameter functions of a library. When a program reads a parameter, NCCL stores its key in a table that has no lock.
+/// Concurrent calls have crashed in NCCL 2.32.3.
 ///
 /// The lock is reentrant, because an interposer may take it twice on one thread. It takes the lock before it forwards a call to
 /// NCCL. If NCCL then calls another of its parameter functions, that call may enter the interposer, which takes the lock again.
 ///
-/// Each library has a separate lock, so that an interposer can read the parameters of the library behind it. If a library was
-/// opened several times, its users share one lock.
+/// Each library has a separate lock, so that an interposer can read the parameters of the library to which it forwards calls. If
+/// a library was opened several times, its users share one lock.
 pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
     static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
     let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);
@@ -72,13 +72,13 @@ unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
     code.is_success().then(|| unsafe { copy(value) })
 }
 
-/// The kind of memory that a communicator works on.
+/// The kind of memory of a communicator's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {
     /// Host memory, which the CPU backend uses without the CUDA emulation.
     Host,
-    /// GPU memory, which NCCL uses, or the emulated GPU memory of the CUDA emulation.
+    /// Device memory. With NCCL, this is GPU memory. With the CUDA emulation, it is emulated.
     Device,
 }
 

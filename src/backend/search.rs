@@ -15,12 +15,13 @@ const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torc
 /// The prefixes of the system's Python: for packages from `pip`, then for packages of the distribution.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
-/// A candidate for the library.
+/// One attempt of the search for NCCL's library: a file to load, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The source of the path, such as the name of an environment variable.
     pub source: &'static str,
-    /// The file, or a bare name for the dynamic linker to find. If the source provides no file, an error with the reason.
+    /// The file to load. If it is a name without a slash, the dynamic linker searches for it. If the source provides no file, an
+    /// error with the reason.
     pub path: Result<PathBuf, &'static str>,
 }
 
@@ -66,10 +67,11 @@ const PLACES: [Place; 20] = [
     ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
 ];
 
-/// Returns the candidates, at least one for each place that is searched. `variable` returns the value of an environment variable,
-/// or the reason why the variable has no value.
+/// Returns the files to try when searching for NCCL's library, in order. Each place that is searched provides at least one file,
+/// or the reason why it has none. `variable` returns the value of an environment variable, or the reason why the variable has no
+/// value.
 ///
-/// If `LIBNCCL_PATH` is set, its file is the only candidate: falling back to another would hide a mistake.
+/// If `LIBNCCL_PATH` is set, its file is the only candidate: falling back to another file would hide a mistake.
 ///
 /// The places are examined lazily, as most programs need only the first.
 pub fn candidates(

@@ -95,7 +95,7 @@ options! {
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// The program's use of CUDA graphs with the communicator. A more restricted mode saves time. Default
+    /// How the program uses CUDA graphs with the communicator. A more restricted mode saves time. Default
     /// [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
@@ -370,16 +370,16 @@ pub enum CtaPolicy {
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// The use of CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
+/// How a program uses CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum GraphUsageMode {
-    /// No CUDA graph. Since NCCL 2.29.2.
+    /// The program uses no CUDA graph. Since NCCL 2.29.2.
     Never = 0,
-    /// A single CUDA graph. Since NCCL 2.29.2.
+    /// The program uses a single CUDA graph, and no operations outside it. Since NCCL 2.29.2.
     Single = 1,
-    /// Several CUDA graphs, or operations both in and outside graphs. Since NCCL 2.29.2.
+    /// No restriction: the program may use several CUDA graphs, and operations outside graphs. Since NCCL 2.29.2.
     Mixed = 2,
 }
 

@@ -38,7 +38,7 @@ macro_rules! options {
         }
 
         impl $options {
-            /// Creates options of which none is set.
+            /// Creates options with nothing set.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()

@@ -38,7 +38,8 @@ pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
     Ok(None)
 }
 
-/// Returns the files that the dynamic linker would try for a bare name, whether they exist or not.
+/// Returns the files that the dynamic linker would try for `name`, a file name without a slash, whether they exist or not.
+/// `caller` is the program or shared object that loads the file: its run-time path is searched first.
 pub fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let directories = directories(caller);
     let system = system_directories(&directories);

@@ -22,8 +22,8 @@ use crate::sys::cudaStream_t;
 /// The longest time that an operation waits for the end of other accesses to its memory.
 const LEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The guard of a buffer of the crate cuda-core: once the operation is enqueued, it keeps cuda-core's lease of the memory
-/// until the operation has run.
+/// The guard of a buffer of the crate cuda-core that is passed to an operation. Once the operation is enqueued, the guard keeps
+/// cuda-core's lease of the memory until the operation has run.
 ///
 /// Operations accept references to `DeviceBuffer` and `DeviceBufferView`. They also accept the views by value. The memory of
 /// these buffers belongs to no stream. cuda-core counts the accesses in flight and frees the memory after the last one. While

@@ -21,8 +21,8 @@ use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys;
 
-/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it makes the buffer's stream wait for the
-/// operation.
+/// The guard of a buffer of the crate cudarc that is passed to an operation. Once the operation is enqueued, the guard makes the
+/// buffer's stream wait for it.
 ///
 /// Operations accept references to `CudaSlice`, `CudaView` and `CudaViewMut`. They also accept the views by value. Each buffer
 /// has a stream, on which cudarc allocates and frees the memory. An operation on another stream waits for the buffer's stream,

@@ -51,7 +51,7 @@ impl<'a> OperationStart<'a> {
         self
     }
 
-    /// Returns the communicator.
+    /// Returns the description of the operation's communicator.
     pub fn communicator(&self) -> &'a Membership {
         self.communicator
     }
@@ -67,7 +67,8 @@ impl<'a> OperationStart<'a> {
         self.number
     }
 
-    /// Returns the number of the first operation of this communicator in the group; `None` outside a group.
+    /// If the operation is in a group, returns the number of the communicator's first operation in that group. Otherwise returns
+    /// `None`.
     pub fn group(&self) -> Option<u64> {
         (self.group > 0).then_some(self.group)
     }
@@ -77,23 +78,25 @@ impl<'a> OperationStart<'a> {
         self.call.data_type()
     }
 
-    /// Returns the number of elements that this rank sends, or would send if it were the root. If the operation has separate
-    /// counts ([`Extent::Counts`](crate::observer::Extent::Counts)), this is the length of the send buffer.
+    /// Returns the number of elements that this rank sends. If only the root sends, this is the root's number on all ranks. For
+    /// separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's send buffer.
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
 
-    /// Returns the number of elements that this rank receives, or would receive if it were the root; see [`sent`](Self::sent).
+    /// Returns the number of elements that this rank receives. If only the root receives, this is the root's number on all ranks.
+    /// For separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's receive
+    /// buffer.
     pub fn received(&self) -> usize {
         self.elements[1]
     }
 
-    /// Returns the number of bytes of the [`sent`](Self::sent) elements.
+    /// Returns the size of the [`sent`](Self::sent) elements in bytes.
     pub fn bytes_sent(&self) -> u64 {
         self.bytes(self.sent())
     }
 
-    /// Returns the number of bytes of the [`received`](Self::received) elements.
+    /// Returns the size of the [`received`](Self::received) elements in bytes.
     pub fn bytes_received(&self) -> u64 {
         self.bytes(self.received())
     }
@@ -102,7 +105,8 @@ impl<'a> OperationStart<'a> {
         self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
     }
 
-    /// Returns the root or the peer, if the operation has one. For `send_recv`, this is the rank to which this rank sends.
+    /// Returns the rank of the root or of the peer; `None` if the operation has neither. For `send_recv`, returns the rank to
+    /// which this rank sends.
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
@@ -112,12 +116,12 @@ impl<'a> OperationStart<'a> {
         self.call.ranks()[1]
     }
 
-    /// Returns the address of the stream; 0 for the default stream.
+    /// Returns the address of the operation's stream; 0 for the default stream.
     pub fn stream(&self) -> usize {
         self.stream
     }
 
-    /// Returns the call site in the program, if it is known.
+    /// Returns the operation's call site in the program, if it is known.
     pub fn site(&self) -> Option<&'static Location<'static>> {
         self.site
     }
@@ -209,19 +213,19 @@ impl CallWord {
     }
 }
 
-/// The end of an operation's call or of a group; see [`Observer`](crate::observer::Observer). A group has one `OperationEnd` for
-/// each of its communicators.
+/// The end of an operation's call, or the end of a group; see [`Observer`](crate::observer::Observer). At the end of a group,
+/// there is one `OperationEnd` for each communicator in the group.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
-    /// The communicator.
+    /// The communicator of the operations from [`first`](Self::first) to [`last`](Self::last).
     pub communicator: &'a Membership,
-    /// The number of the operation, or of the communicator's first operation in the group.
+    /// The number of the operation. At the end of a group, the number of the communicator's first operation in the group.
     pub first: u64,
-    /// The number of the operation, or of the communicator's last operation in the group.
+    /// The number of the operation. At the end of a group, the number of the communicator's last operation in the group.
     pub last: u64,
-    /// The result of the call. On a GPU, the work may still be running; its completion is reported by
-    /// [`StreamCompleted`](CommunicatorEvent::StreamCompleted).
+    /// The result of the operation's call, or of the group. On a GPU, the work may still be running;
+    /// [`StreamCompleted`](CommunicatorEvent::StreamCompleted) reports its completion.
     pub result: Result<(), &'a Error>,
 }
 
@@ -237,15 +241,15 @@ impl<'a> OperationEnd<'a> {
     }
 }
 
-/// A change of a communicator; see [`Observer::on_communicator`](crate::observer::Observer::on_communicator).
+/// A change of a communicator's state; see [`Observer::on_communicator`](crate::observer::Observer::on_communicator).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
     /// All ranks have joined the communicator.
     Created,
-    /// [`synchronize`](crate::communicator::Communicator::synchronize) or
-    /// [`wait_for`](crate::communicator::Communicator::wait_for) has found that the work on the stream with this address is
-    /// complete.
+    /// The work on the stream with this address is complete. Reported by
+    /// [`synchronize`](crate::communicator::Communicator::synchronize) and
+    /// [`wait_for`](crate::communicator::Communicator::wait_for).
     StreamCompleted(usize),
     /// A group with operations of the communicator has failed; see [`Nccl::group`](crate::nccl::Nccl::group).
     Failed,
@@ -270,14 +274,14 @@ pub enum CommunicatorEvent {
 pub struct Membership {
     /// The identity of the communicator, if known.
     pub id: Option<CommunicatorId>,
-    /// The identity of the parent, from which the communicator was split, shrunk or grown; `None` if there is no parent or its
-    /// identity is unknown.
+    /// The identity of the parent communicator, from which this one was split, shrunk or grown; `None` if there is no parent or
+    /// its identity is unknown.
     pub parent: Option<CommunicatorId>,
     /// The [name](crate::config::Config::name) of the communicator, if it has one.
     pub name: Option<String>,
-    /// The number of this rank. The first rank is 0.
+    /// The number of this rank in the communicator. The first rank is 0.
     pub rank: usize,
-    /// The number of ranks.
+    /// The number of ranks in the communicator.
     pub size: usize,
     /// The memory space of the communicator's buffers.
     pub memory_space: MemorySpace,

@@ -1,4 +1,4 @@
-//! Observers of operations and of the lifecycle of communicators, and the descriptors of operations.
+//! Observers of operations and communicators. Also the descriptors of operations.
 
 // `events.rs` has the arguments of observers, `dispatch.rs` the list of observers of a communicator, `operation.rs` the
 // descriptors.
@@ -25,8 +25,8 @@ pub use operation::{Extent, Operation, Role};
 /// # When it is called
 /// [`on_start`](Self::on_start) and [`on_end`](Self::on_end) run on the thread that calls the operation: `on_start` after the
 /// checks and before the C call, `on_end` after the C call. In a group, `on_start` is called when an operation is added, and
-/// `on_end` at the end of the group, once for each communicator. An observer that is added during a call or in a group receives
-/// `on_end` only for operations for which it received `on_start`. Several threads may call an observer at the same time, for
+/// `on_end` at the end of the group, once for each communicator. An observer may be added during a call or in a group. It then
+/// receives `on_end` only for operations whose `on_start` it received. Several threads may call an observer at the same time, for
 /// different communicators.
 ///
 /// The operation waits until the methods return. An observer may use other communicators if no group is open; in a group, their

@@ -17,12 +17,12 @@ use crate::sys;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Operation {
-    /// The name of the method that starts the operation, in [`Communicator`](crate::communicator::Communicator).
+    /// The name of the method of [`Communicator`](crate::communicator::Communicator) that starts the operation.
     pub name: &'static str,
     /// The C function that the method calls. A method without a counterpart in NCCL, such as `all_gather_v`, may call it more
     /// than once.
     pub function: &'static str,
-    /// The C function with options, if there is one.
+    /// The variant of the C function that takes options, such as `ncclAllReduceConfig`; `None` if there is none.
     pub function_with_config: Option<&'static str>,
     /// The number of elements that a rank sends; only the root sends if [`role`](Self::role) is `RootSends`.
     pub sends: Extent,
@@ -30,9 +30,9 @@ pub struct Operation {
     pub receives: Extent,
     /// The ranks that send and receive.
     pub role: Role,
-    /// Set if the elements of several ranks are combined.
+    /// Set if the operation combines elements of several ranks, for example by adding them.
     pub reduces: bool,
-    /// Set if the send buffer is also the receive buffer.
+    /// Set if one buffer is both the send buffer and the receive buffer.
     pub is_in_place: bool,
     /// Set if a [simulation](crate::nccl::Nccl::simulate) can contain the operation. Other operations return an error in a
     /// simulation.
@@ -57,7 +57,7 @@ pub enum Extent {
     Count,
     /// The count times the number of ranks: one block for each rank, in rank order.
     CountPerRank,
-    /// Separate counts: one for each rank; for `send_recv`, one to send and one to receive.
+    /// Separate counts, one for each rank. `send_recv` has one count to send and one to receive.
     Counts,
 }
 
@@ -71,7 +71,7 @@ pub enum Role {
     RootSends,
     /// Only the root receives.
     RootReceives,
-    /// Only this rank and its peers take part: a point-to-point or one-sided operation.
+    /// A point-to-point or one-sided operation, in which only this rank and its peers take part.
     PointToPoint,
 }
 

@@ -9,7 +9,8 @@
 //!   create these structs with `initializer(version)`, where `version` is the version of the library that will receive them.
 //! - [`ncclDevComm_t`]: declared with the layout of 2.31.2 and 2.32.3. In earlier versions it is smaller, and its fields differ.
 //!
-//! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
+//! [`DeviceFunctions`] is the table of these functions. [`Functions`](super::Functions) is the table of the functions in
+//! `nccl.h`.
 
 #[cfg(feature = "dlopen")]
 use super::dynamic;
@@ -17,8 +18,8 @@ use super::types::*;
 
 pub use super::device_types::*;
 
-/// The code of the first version whose layout is stable: later versions only append fields to `ncclCommProperties_t` and
-/// `ncclDevCommRequirements_t`.
+/// The version code of the first NCCL version with a stable layout of `ncclCommProperties_t` and `ncclDevCommRequirements_t`:
+/// later versions only append fields.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {
@@ -47,7 +48,7 @@ impl ncclCommProperties_t {
 }
 
 impl ncclDevCommRequirements_t {
-    /// Returns `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`, with no requirements, for a library whose `ncclGetVersion`
+    /// Returns an empty set of requirements (`NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`) for a library whose `ncclGetVersion`
     /// returns `version`.
     #[must_use]
     pub fn initializer(version: u32) -> Self {

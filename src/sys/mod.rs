@@ -49,8 +49,8 @@ generated! {
     pub mod linked = "linked.rs";
     /// The struct that bindgen generates for a library that is loaded at run time. It includes the device API's functions.
     ///
-    /// Each function has a field and a method. If the library lacks the function, the field is an `Err`, but the method panics.
-    /// So call the functions through the fields.
+    /// Each function has a field and a method. If the library lacks the function, the field is an `Err`, and the method panics
+    /// when it is called. So call the functions through the fields.
     #[cfg(feature = "dlopen")]
     pub mod dynamic = "dynamic.rs";
 }
@@ -99,7 +99,7 @@ macro_rules! define_table {
 
         #[cfg(feature = "dlopen")]
         impl From<&dynamic::NcclLibrary> for $table {
-            /// Returns the functions that the library has. They are callable as long as the library is loaded.
+            /// Creates a table of the functions that `library` has. They are callable as long as the library is loaded.
             fn from(library: &dynamic::NcclLibrary) -> Self {
                 Self { $($name: library.$name.as_ref().ok().copied()),* }
             }
