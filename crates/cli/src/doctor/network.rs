@@ -259,7 +259,7 @@ fn direct(system: &System) -> Finding {
 const RAS_ADDRESS: &str = "localhost:28028";
 /// The time limit for connecting, and for the reply. A stopped process accepts connections but never replies.
 const REPLY_LIMIT: Duration = Duration::from_millis(100);
-const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
+const RESOLVED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Checks whether the RAS port is free, or used by a job or another program.
 pub(super) fn ras(settings: &Settings) -> Finding {
