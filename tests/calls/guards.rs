@@ -100,8 +100,11 @@ fn guard_lives_until_the_call_returns() {
 fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
-    for (states, succeeds) in [(vec![IN_PROGRESS; 3], true), (vec![IN_PROGRESS; 1 << 20], false)] {
-        let config = Config::new().timeout(Duration::from_millis(30));
+    for (states, timeout, succeeds) in [
+        (vec![IN_PROGRESS; 3], Duration::from_secs(600), true),
+        (vec![IN_PROGRESS; 1 << 20], Duration::from_millis(30), false),
+    ] {
+        let config = Config::new().timeout(timeout);
         let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let recorded = RefCell::default();
         let tensor = Tensor { fake: &fake, name: "send", events: &recorded };
