@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
     ARGUMENT, Comm, I32, Memory, OK, REMOTE, STREAM, USAGE, alone, assert_last_error, in_group, init,
-    init_nonblocking, init_rank, init_with, last_error, on_threads, unique_id, wait_async,
+    init_nonblocking, init_rank, init_with, last_error, on_threads, split, unique_id, wait_async,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t};
 
@@ -63,6 +63,32 @@ fn signals_beyond_the_limit_are_refused_when_used() {
         assert_last_error("with numRmaSig 5 in the config, and there are 16 here");
     }
     Comm(comm).destroy();
+}
+
+#[test]
+fn child_without_a_config_has_its_parents_options() {
+    let _alone = alone();
+    let (_, parent) = init_with(unique_id(), 1, 0, |config| {
+        (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (2, 3, 1);
+    });
+    let child = split(parent.0, 0, 0).unwrap();
+    assert_eq!(signal(0, 2, 1, child.0), OK);
+    assert_eq!([signal(0, 3, 1, child.0), signal(0, 2, 2, child.0)], [ARGUMENT; 2]);
+    [child, parent].into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn put_from_a_window_that_is_not_symmetric_is_invalid_argument() {
+    let _alone = alone();
+    let (comms, _memories, windows) = with_windows(1, 4);
+    let (Comm(comm), local) = (comms[0], Memory::new(4));
+    assert_eq!(put(local.elements(), 0, windows[0], 0, comm), ARGUMENT);
+    let mut window = ptr::null_mut();
+    let place = local.start.cast();
+    assert_eq!(nccl!(ncclCommWindowRegister(comm, place, local.bytes(), &mut window, 0)), OK);
+    assert_eq!(put(local.elements(), 0, windows[0], 0, comm), ARGUMENT);
+    assert_last_error("NCCL_WIN_COLL_SYMMETRIC");
+    comms[0].destroy();
 }
 
 #[test]
