@@ -24,7 +24,8 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// This process sees too few devices: none, or several but fewer than the number of ranks on this host.
+    /// This process sees no device, or sees several devices but fewer than there are ranks on this host. (If it sees one device, it
+    /// uses that one.)
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
