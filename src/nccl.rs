@@ -99,8 +99,8 @@ impl Nccl {
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions that have NCCL's names, these must have the
-    /// signatures and contracts of NCCL's functions. Other code that calls the functions must keep the rule for [groups of other
-    /// code](Self#groups-of-other-code).
+    /// signatures and contracts of NCCL's functions. No [group of other code](Self#groups-of-other-code) may be open on a thread
+    /// that calls this crate.
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the file is an implementation of NCCL.
@@ -140,7 +140,7 @@ impl Nccl {
     /// # Safety
     /// - Every function of the table must have the signature and the contract of the NCCL function with its name, and must stay
     ///   callable until the process ends.
-    /// - Code that calls the functions must keep the rule for [groups of other code](Self#groups-of-other-code).
+    /// - No [group of other code](Self#groups-of-other-code) may be open on a thread that calls this crate.
     /// - If the implementation has the parameter `LIBNCCL_MEMORY_SPACE` with the value `host`, its `ncclMemAlloc` must return
     ///   zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
@@ -224,8 +224,8 @@ impl Nccl {
         mapped_files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 
-    /// Returns the function table, for functions that have no method in this crate. Code that calls them must keep the rule for
-    /// [groups of other code](Self#groups-of-other-code).
+    /// Returns the function table, for functions that have no method in this crate. If you call them, no [group of other
+    /// code](Self#groups-of-other-code) may be open on a thread that calls this crate.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();

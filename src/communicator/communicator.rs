@@ -155,8 +155,8 @@ impl Communicator {
     ///   queried. The communicator is then dropped.
     ///
     /// # Safety
-    /// `raw` must be a live communicator of `nccl`, not suspended, in no open group, and no longer used by other code. The caller
-    /// must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// `raw` must be a live communicator of `nccl`, not suspended, in no open group, and no longer used by other code. No
+    /// [group of other code](crate::nccl::Nccl#groups-of-other-code) may be open on a thread that calls this crate.
     pub unsafe fn from_raw(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         let shared = Shared::new(&nccl.library, raw, Origin::default());
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
@@ -194,7 +194,7 @@ impl Communicator {
     /// - `raw` must not be destroyed before this function returns.
     /// - Other code must not use `raw` while a method of the borrowed communicator runs, or while a group with its operations is
     ///   open.
-    /// - The caller must keep the rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code).
+    /// - No [group of other code](crate::nccl::Nccl#groups-of-other-code) may be open on a thread that calls this crate.
     pub unsafe fn borrow_raw<R>(
         nccl: &Nccl,
         raw: sys::ncclComm_t,
