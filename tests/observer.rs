@@ -362,6 +362,15 @@ fn children_inherit_observers_unless_they_have_their_own() {
 }
 
 #[test]
+fn abort_handle_finds_an_observer_by_its_type() {
+    let config = Config::new().observer(each(|_| ())).observer(Arc::new(Diary::default()));
+    let comm = alone(&libnccl_cpu::nccl(), &config);
+    let handle = comm.abort_handle();
+    assert!(handle.observer::<Diary>().is_some());
+    assert!(handle.observer::<Each<fn(Event<'_>)>>().is_none());
+}
+
+#[test]
 fn communicator_members_and_children_share_an_identity() {
     let (nccl, members) = (libnccl_cpu::nccl(), Arc::new(Mutex::new(Vec::<Membership>::new())));
     let seen = members.clone();
