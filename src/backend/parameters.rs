@@ -27,11 +27,10 @@ pub struct ParameterGuard {
 /// Locks the parameter functions of a library. When a program reads a parameter, NCCL stores its key in a table that has no lock.
 /// Concurrent calls have crashed in NCCL 2.32.3.
 ///
-/// The lock is reentrant, because an interposer may take it twice on one thread. It takes the lock before it forwards a call to
-/// NCCL. If NCCL then calls another of its parameter functions, that call may enter the interposer, which takes the lock again.
+/// The lock is reentrant, because an interposer may take it twice on one thread. The interposer locks before it forwards a call to
+/// NCCL. If NCCL then calls another of its parameter functions, that call may enter the interposer, which locks again.
 ///
-/// Each library has a separate lock, so that an interposer can read the parameters of the library to which it forwards calls. If
-/// a library was opened several times, its users share one lock.
+/// Each library has a separate lock. If a library was opened several times, its users share one lock.
 pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
     static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
     let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);

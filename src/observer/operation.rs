@@ -22,7 +22,7 @@ pub struct Operation {
     /// The C function that the method calls. A method without a counterpart in NCCL, such as `all_gather_v`, may call it more
     /// than once.
     pub function: &'static str,
-    /// The variant of the C function that takes options, such as `ncclAllReduceConfig`; `None` if there is none.
+    /// The C function with options, such as `ncclAllReduceConfig`; `None` if the C function has no such variant.
     pub function_with_config: Option<&'static str>,
     /// The number of elements that a rank sends; only the root sends if [`role`](Self::role) is `RootSends`.
     pub sends: Extent,

@@ -33,7 +33,8 @@
 //!
 //! Each request uses a separate connection, and ends within the client's [`timeout`](RasClient::timeout). A reply above 256 MiB
 //! is an error, and so is a handshake line above 64 KiB. If several processes listen on one port, the kernel chooses one for
-//! each connection. A stopped process accepts connections but never responds, so the client retries until a process responds.
+//! each connection. A process that is stopped by a signal accepts connections but does not respond, so the client retries until a
+//! process responds.
 //! The service neither authenticates nor encrypts.
 
 mod client;

@@ -64,9 +64,9 @@ pub enum VerdictKind {
     Mismatched {
         /// The typical rank: its numbers of launches are the most common ones.
         than: u64,
-        /// For each collective that the rank has launched more often than the typical rank, the difference.
+        /// The collectives that the rank has launched more often than the typical rank, and how much more often.
         more: BTreeMap<String, u64>,
-        /// For each collective that the rank has launched less often than the typical rank, the difference.
+        /// The collectives that the rank has launched less often than the typical rank, and how much less often.
         less: BTreeMap<String, u64>,
     },
     /// No rank launched a collective between the first report and the last, and some ranks are behind or missing.
