@@ -144,8 +144,8 @@ pub unsafe trait Stream {
     /// stands for the default stream of the current device. Do not call this method for a stream that is being captured.
     ///
     /// # Errors
-    /// Returns an error if CUDA reports one, for example because work has failed; if the process has not loaded CUDA's driver; or
-    /// if the stream is the default stream of a device that is not current.
+    /// Returns an error if CUDA reports one, for example because work has failed, or if the process has not loaded CUDA's driver.
+    /// If the handle is null and [`device`](Self::device) returns a device, this must be the current device.
     fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
         if let Some(device) = self.device() {
             StreamRef::from(self).check_current(device)?;

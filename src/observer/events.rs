@@ -78,13 +78,13 @@ impl<'a> OperationStart<'a> {
         self.call.data_type()
     }
 
-    /// Returns the number of elements that this rank sends. If only the root sends, this is the root's number on all ranks. For
+    /// Returns the number of elements that this rank sends. If only the root sends, all ranks return the root's element count. For
     /// separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's send buffer.
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
 
-    /// Returns the number of elements that this rank receives. If only the root receives, this is the root's number on all ranks.
+    /// Returns the number of elements that this rank receives. If only the root receives, all ranks return the root's element count.
     /// For separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's receive
     /// buffer.
     pub fn received(&self) -> usize {
