@@ -84,9 +84,9 @@ impl<'a> OperationStart<'a> {
         self.elements[0]
     }
 
-    /// Returns the number of elements that this rank receives. If only the root receives, all ranks return the root's element count.
-    /// For separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's receive
-    /// buffer.
+    /// Returns the number of elements that this rank receives. If only the root receives, all ranks return the root's element
+    /// count. For separate counts ([`Extent::Counts`](crate::observer::Extent::Counts)), it is always the length of this rank's
+    /// receive buffer.
     pub fn received(&self) -> usize {
         self.elements[1]
     }
