@@ -38,7 +38,7 @@ pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
     Ok(None)
 }
 
-/// Returns the files that the dynamic linker would try for `name`, a file name without a slash, whether they exist or not.
+/// Returns the paths that the dynamic linker would try for `name`, which contains no slash. The files need not exist.
 /// `caller` is the program or shared object that loads the file: its run-time path is searched first.
 pub fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let directories = directories(caller);

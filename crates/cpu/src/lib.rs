@@ -65,7 +65,7 @@ pub fn nccl() -> libnccl::Nccl {
 /// ```
 ///
 /// # Errors
-/// Returns the errors of `each`. Returns [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
+/// Returns an error of `each`. Returns [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
 /// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
 ///
 /// # Panics
