@@ -95,7 +95,7 @@ options! {
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// How the program uses CUDA graphs with the communicator. A more restricted mode saves time. Default
+    /// The program's use of CUDA graphs with the communicator. A more restricted mode saves time. Default
     /// [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
@@ -130,7 +130,7 @@ options! {
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// Whether NCCL creates endpoints of the compute fabric transport (CFT) when the first window is registered. The host can
+    /// Controls whether NCCL creates endpoints of the compute fabric transport (CFT) when the first window is registered. The host can
     /// query these endpoints. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
@@ -370,7 +370,7 @@ pub enum CtaPolicy {
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// How a program uses CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
+/// The use of CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -383,7 +383,7 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// Whether NCCL creates endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
+/// The creation of endpoints of the compute fabric transport (CFT); see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -12,7 +12,7 @@ use cuda_crate::{LENGTH, Needs, assert_other_device, cases, run_ranks};
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{Error, ReduceOp, StreamRef};
 
-/// Whether ranks that are threads can share a device, and thus a context.
+/// True if ranks that are threads can share a device, and thus a context.
 const SHARES_A_DEVICE: bool = true;
 
 /// Copies values to memory that is allocated and freed on the stream.

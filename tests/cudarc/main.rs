@@ -15,7 +15,7 @@ use libnccl::buffer::{AnyBuffer, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
-/// Whether ranks that are threads can share a device, and thus a context. cudarc copies from and to pageable memory, which waits with
+/// True if ranks that are threads can share a device, and thus a context. cudarc copies from and to pageable memory, which waits with
 /// the context locked: the other rank needs it for its call.
 const SHARES_A_DEVICE: bool = false;
 

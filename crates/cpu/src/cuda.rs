@@ -393,8 +393,7 @@ impl Driver {
         self.check("cuEventRecord", code)
     }
 
-    /// Makes `stream` wait for the work that `event` has recorded. With a `capture` of the stream, each launch of the graph
-    /// waits.
+    /// Makes `stream`, or with a `capture` each launch of its graph, wait for the work that `event` has recorded.
     pub(crate) fn wait(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
         let flags = if capture.is_some() { CU_EVENT_WAIT_EXTERNAL } else { 0 };
         // SAFETY: as in `record`.

@@ -49,8 +49,7 @@ pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String)
     Ok((announcement, format!("{}, written {written}", path.display())))
 }
 
-/// Reads up to one byte more than the longest announcement. Also returns the file's age, unless its modification time is in the
-/// future.
+/// Reads up to one byte more than the longest announcement. Returns the age too, unless the file's time is in the future.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     // Opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK.bits() as i32;

@@ -24,8 +24,7 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
-    /// This process sees no device, or sees several devices but fewer than there are ranks on this host. (If it sees one device, it
-    /// uses that one.)
+    /// This process sees no device, or sees several devices but fewer than there are ranks on this host. One device is enough.
     #[error(
         "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
         if *ranks == 1 { "" } else { "s" },
@@ -69,8 +68,7 @@ pub enum LaunchError {
         reason: Box<str>,
     },
 
-    /// The exchange of the unique id failed for another reason. For example, the port is in use, or the ranks' values for the
-    /// number of ranks differ.
+    /// The exchange of the unique id failed for another reason, such as a port in use or different numbers of ranks.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The address or directory of the exchange.

@@ -19,9 +19,8 @@
 //! | manually set variables | `RANK` or `WORLD_SIZE` | `RANK`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR` and `MASTER_PORT` |
 //!
 //! In the last four rows, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` replace 0 and 1 if they are set. The order of the rows gives
-//! precedence to the inner launcher: for example, to `mpirun` in a SLURM job, or to torchrun in a pod. It is an error if `RANK`
-//! and `WORLD_SIZE` differ from the launcher's rank and size. It is also an error if the batch script of a SLURM job with several
-//! tasks starts the program without a launcher.
+//! precedence to the inner launcher, such as `mpirun` in a SLURM job. It is an error if `RANK` and `WORLD_SIZE` differ from the
+//! launcher's rank and size, or if the batch script of a SLURM job with several tasks starts the program without a launcher.
 //!
 //! With every launcher, `LIBNCCL_RENDEZVOUS` overrides the [`Rendezvous`]: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
 //! `file:///DIRECTORY`. `LIBNCCL_JOB` overrides the job id: set it if the launcher has no job id, or if jobs share an address or
@@ -37,15 +36,13 @@
 //! Each rank then begins to create its communicator, and reports to rank 0 whether this succeeded. A rank that calls
 //! [`Launch::fail`] joins and reports its failure. Rank 0 sends the outcome to all ranks, including ranks that join up to 30 s
 //! later. The outcome is either that all ranks have begun, or the first failure. The other ranks return this failure as an error.
-//! If only the port identifies a job, any process can report a failure. Therefore, rank 0 of such a job delays a report that
-//! arrives before it has sent the unique id. It waits until all ranks have joined, and then 5 s more, or less if a timeout
-//! expires. During the delay, another process can join as the failed rank.
+//! If only the port identifies a job, any process can report a failure. Before it sends the id, rank 0 of such a job accepts a
+//! report only 5 s after all ranks have joined, or when a timeout expires. Until then, another process can join as that rank.
 //!
 //! Rank 0 refuses a connection that sends no complete hello within 5 s. It also refuses a hello with a different job id, a
 //! different number of ranks, or the rank of a process that has joined. It logs a warning for each refused connection, and lists
-//! the reasons in its error at the timeout. To affect other connections, a process needs the job id and, if rank 0 publishes its
-//! address, the nonce that is published with the address. With this data, it can join as a rank that has not joined yet, or
-//! report that this rank has failed. As in NCCL's bootstrap, nothing is encrypted.
+//! the reasons in its error at the timeout. With the job id and, if rank 0 publishes its address, the nonce next to it, a process
+//! can join as a rank that has not joined yet, or report its failure. As in NCCL's bootstrap, nothing is encrypted.
 //!
 //! If `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` has an IP address, rank 0 listens on it; if it has a host name, rank 0 listens on all
 //! interfaces. An address of another host is an error. The address can be `0.0.0.0` (all interfaces), but only on rank 0. If rank

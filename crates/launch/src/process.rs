@@ -110,8 +110,7 @@ impl Launch {
         }
     }
 
-    /// Returns the address or directory at which the ranks find rank 0. Returns `None` if the job has only one rank and
-    /// `LIBNCCL_RENDEZVOUS` is not set.
+    /// Returns where the ranks find rank 0; `None` for a job of one rank without `LIBNCCL_RENDEZVOUS`.
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
@@ -126,8 +125,7 @@ impl Launch {
     /// ranks' errors contain the reason (NCCL 2.14.3 or newer).
     ///
     /// # Errors
-    /// Returns the errors of [`unique_id`](Self::unique_id) and of
-    /// [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
+    /// Returns the errors of [`unique_id`](Self::unique_id) and [`init`](libnccl::communicator::CommunicatorBuilder::init).
     pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
         self.communicator_with(nccl, &Config::new())
     }
@@ -145,9 +143,8 @@ impl Launch {
     /// Creates a communicator of all ranks, after checking that all ranks have passed the same `name`. Otherwise the same as
     /// [`communicator_with`](Self::communicator_with).
     ///
-    /// Without names, a rank joins the wrong communicator if the ranks create their communicators in different orders. The
-    /// results of collectives are then wrong. With names, all ranks get an error instead. This name does not appear in NCCL's
-    /// log; use [`Config::name`] for that.
+    /// Without names, ranks that create communicators in different orders join wrong ones, and collectives have wrong results.
+    /// With names, all ranks get an error instead. NCCL's log does not show this name, but [`Config::name`].
     ///
     /// ```no_run
     /// # use libnccl::{Config, Nccl};
@@ -190,8 +187,7 @@ impl Launch {
     /// Sends the other ranks the reason why this rank cannot call [`communicator`](Self::communicator) or
     /// [`unique_id`](Self::unique_id). The other ranks' calls return an error with this reason instead of timing out.
     ///
-    /// Waits until rank 0 has sent the reason to the other ranks. The wait ends after 30 s, or after the [timeout](Self::timeout)
-    /// if it is shorter.
+    /// Waits until rank 0 has sent the reason to the other ranks, for at most 30 s and the [timeout](Self::timeout).
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));

@@ -149,8 +149,7 @@ impl Peer {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidData`] if the bytes are not a message. [`ErrorKind::UnexpectedEof`] if the stream has ended.
-    /// [`ErrorKind::Unsupported`] if the message has a different protocol version; later messages to this peer then use that
-    /// version.
+    /// [`ErrorKind::Unsupported`] if the message has a different protocol version, which later messages to this peer use.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
         if !std::mem::take(&mut self.is_ready) {
             return Ok(None);

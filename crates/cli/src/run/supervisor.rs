@@ -199,7 +199,7 @@ struct Ranks<'a> {
     open: Option<Arc<Open>>,
 }
 
-/// When dropped, reports the end of the attempt's output.
+/// Reports the end of the attempt's output when it is dropped.
 struct Open(Sender<Report>);
 
 impl Drop for Open {

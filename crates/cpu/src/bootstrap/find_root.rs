@@ -109,8 +109,7 @@ fn find_root_at(name: &str, kind: Name, check_cancelled: &dyn Fn() -> Result) ->
 struct Election {
     directory: File,
     path: PathBuf,
-    /// The name of the file that contains the chosen name. Opened relative to the checked `directory`, because `path` may refer
-    /// to another directory by then.
+    /// The name of the file that contains the chosen name. Opened relative to the checked `directory`.
     file: String,
 }
 

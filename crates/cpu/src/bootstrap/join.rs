@@ -152,8 +152,7 @@ impl SharedJoin {
         loop {
             match &progress.outcome {
                 Some(Outcome::Root) => return None,
-                // Either more ranks call than the communicator has, or this rank joins the next communicator with the same
-                // id.
+                // Either more ranks call than the communicator has, or this rank joins the next communicator with the same id.
                 Some(Outcome::Ended(_)) if !is_sent && progress.is_complete => return None,
                 Some(Outcome::Ended(result)) => return Some(result.clone()),
                 None => {}

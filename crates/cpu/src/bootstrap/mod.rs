@@ -2,8 +2,7 @@
 //!
 //! Input: a unique id, the number of ranks, this rank's number. Output: the ranks' [`SharedState`](crate::shm::shared_state). The
 //! first rank to arrive is the root: it accepts the other ranks (the peers) at an abstract Unix socket named by the id, creates
-//! the memory and sends the memory's file descriptor to each peer's process. Ranks of one process share a connection and a
-//! mapping.
+//! the memory and sends its file descriptor to each peer's process. Ranks of one process share a connection and a mapping.
 
 mod find_root;
 pub(crate) mod join;

@@ -66,8 +66,7 @@ impl UniqueId {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
 
-    /// Returns a file name for the id. It contains the network namespace, because abstract socket names are unique only within
-    /// one.
+    /// Returns a file name for the id and the network namespace, within which abstract socket names are unique.
     pub(super) fn address_name(&self) -> String {
         format!("{}-{}", Self::socket_name(&self.public), u64::from_ne_bytes(self.scope.namespaces[0]))
     }

@@ -35,8 +35,7 @@ pub(crate) enum CallHeader {
         /// 0 if the function has no root.
         root: u32,
         count: u64,
-        /// Set if a collective on the same communicator precedes this one in its group. NCCL launches the collectives of a group
-        /// together.
+        /// Set if a collective on the same communicator precedes this one in its group, as NCCL launches these together.
         is_grouped: bool,
     },
     /// A point-to-point or one-sided call. Not compared between ranks, only reported and logged.

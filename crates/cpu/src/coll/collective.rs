@@ -27,8 +27,7 @@ use crate::sync::primitive::LOOM;
 /// lists the gain of each mechanism.
 const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 
-/// Maximum size in bytes of an input of another rank that is prefetched explicitly. The processor prefetches longer inputs while
-/// it reads them.
+/// Maximum size in bytes of another rank's input that is prefetched explicitly. The processor prefetches longer inputs itself.
 const PREFETCH_MAX: usize = 1 << 10;
 
 pub(crate) struct Collective {
@@ -221,8 +220,7 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
     Ok(())
 }
 
-/// Chooses the transport and one of the forms `call` and `spread`. All ranks make the same choice. `spread` splits the work of a
-/// broadcast among the ranks.
+/// Chooses, alike on all ranks, the transport and `call` or `spread`, which splits the work of a broadcast among the ranks.
 async fn choose<'a>(
     call: &'a Call,
     spread: &'a Call,
@@ -300,8 +298,7 @@ fn published_input(
     }
 }
 
-/// Reduces the published inputs of `task`. Not inlined: otherwise the compiler hoists its setup out of the loop over tasks, which
-/// slows calls that only copy.
+/// Reduces the published inputs of `task`. Not inlined: hoisting its setup out of the loop slows calls that only copy.
 #[inline(never)]
 fn reduce_published(
     call: &Call,

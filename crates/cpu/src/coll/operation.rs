@@ -94,8 +94,7 @@ impl OnStream {
         self.accesses.push(Access { address: address as u64, length, kind });
     }
 
-    /// Records that the call writes memory of another rank and then signals that rank. The driver ignores memory of other
-    /// processes.
+    /// Records that the call writes memory of another rank and then signals that rank. CUDA ignores memory of other processes.
     pub(crate) fn note_put(&mut self, to: &WriteBuf) {
         if to.length() > 0 {
             self.add_access(to.start().addr(), to.length(), AccessKind::Put);

@@ -114,8 +114,7 @@ impl Call {
         Ok(())
     }
 
-    /// Returns whether a call in place would overwrite input that another rank has yet to read, because both buffers have a block
-    /// for each rank.
+    /// Returns whether a call in place would overwrite unread input of another rank: both buffers have a block for each rank.
     pub(super) fn overwrites_input(&self) -> bool {
         let shape = self.function.shape();
         shape.input == Division::Blocks && shape.output == Division::Blocks && self.ranks > 1

@@ -32,8 +32,7 @@ const NAME: usize = 256;
 /// the same arguments and options. The first rank whose arguments differ reports a finding.
 ///
 /// # Errors
-/// Returns an error if two ranks have the same device without [permission](may_repeat) or if, in strict mode, the arguments
-/// differ.
+/// Fails if two ranks have the same device without [permission](may_repeat) or, in strict mode, if the arguments differ.
 pub(crate) fn check(
     communicator: &Communicator,
     joined: &RankInfo,
@@ -74,8 +73,7 @@ pub(crate) fn check(
     if *STRICT { Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)"))) } else { Ok(()) }
 }
 
-/// Returns the arguments and options as the ranks compare them: a line for the called function, and a `name=value` line for each
-/// argument or option.
+/// Returns what the ranks compare: a line for the called function, and a `name=value` line for each argument or option.
 fn arguments_text(communicator: &Communicator, function: &str, arguments: &[(&str, String)]) -> String {
     let config = &communicator.config;
     let options = config.options.iter().map(|(name, value)| (*name, value.to_string()));
@@ -117,8 +115,7 @@ fn difference(all: &[&str]) -> Option<(usize, String)> {
     })
 }
 
-/// Returns whether ranks that called these functions must pass the same arguments. The variants of `ncclCommInitRank` can be
-/// mixed.
+/// Returns whether callers of these functions must pass the same arguments. The variants of `ncclCommInitRank` can be mixed.
 fn is_same_call(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|call| call.starts_with("ncclCommInitRank"))
 }

@@ -1,7 +1,6 @@
 //! A communicator: one rank's membership in a group of ranks.
 //!
-//! Calls that use the state shared by the ranks also [`enter`](Communicator::enter) the communicator. Only one thread at a time
-//! can do so.
+//! Calls that use the state shared by the ranks also [`enter`](Communicator::enter) the communicator, one thread at a time.
 
 use std::ops::Range;
 use std::ptr;

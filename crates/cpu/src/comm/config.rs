@@ -114,8 +114,7 @@ impl Config {
         Ok(Self { blocking, contexts, signals, eager_signals, name, network, options })
     }
 
-    /// Logs the network that NCCL would use: the network named by `NCCL_NET`, or else by the config. Tools use this line to
-    /// distinguish runs.
+    /// Logs the network that NCCL would use, from `NCCL_NET` or else the config. Tools use this line to distinguish runs.
     pub(crate) fn log_network(&self) {
         debug::info(Subsystem::Network, || {
             let own = variable("NCCL_NET").map(|name| name.to_string_lossy().into_owned());
@@ -165,8 +164,7 @@ pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
     Config::new(&complete, name, network).map(Some)
 }
 
-/// Converts a caller's struct of any version to this version. Fields that it lacks are copied from `unset`. Additional fields are
-/// ignored.
+/// Converts a caller's struct of any version. Fields that it lacks are copied from `unset`; additional fields are ignored.
 ///
 /// # Safety
 /// `given` must point to `size` bytes. `T` must be a C struct of numbers and pointers.

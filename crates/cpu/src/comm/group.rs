@@ -281,8 +281,7 @@ impl Group {
         self.inits.iter().map(Init::caller).chain(of_operations)
     }
 
-    /// Reports the calls of a thread that has ended. The calls never run, so their communicators become unusable: the ranks are
-    /// out of sync.
+    /// Reports the calls of a thread that has ended. They never run, so their communicators become unusable.
     fn abandon(self) {
         for communicator in distinct(self.callers()) {
             let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };

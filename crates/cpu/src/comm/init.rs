@@ -29,8 +29,7 @@ pub(crate) struct Init {
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<(&'static str, String)>,
     pub(crate) join: Join,
-    /// The id with which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from a
-    /// parent.
+    /// The id with which the other ranks wait, the number of ranks, and the rank. `None` for a child of a communicator.
     pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
     pub(crate) out: OutParam<ncclComm_t>,
 }

@@ -157,8 +157,7 @@ impl Drop for Running {
 
 /// Reports which buffer of which operation contains an address, if any.
 fn say(address: usize, signal: c_int, code: c_int) {
-    /// Set once a buffer was reported. Later faults, possible if a previously installed handler corrects this one, are not
-    /// reported.
+    /// Set once a buffer was reported. Later faults are not reported: a previously installed handler may correct them.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let is_outside = address == 0 && code == SI_KERNEL;
@@ -171,12 +170,10 @@ fn say(address: usize, signal: c_int, code: c_int) {
     IS_WRITTEN.store(true, Release);
 }
 
-/// A buffer that contains an address: the rank, the operation, the index of the buffer in the operation, and the offset of the
-/// address in the buffer.
+/// A buffer that contains an address: its rank, operation and index in the operation, and the offset of the address in it.
 type Found = (&'static Rank, &'static Entry, usize, usize);
 
-/// Finds the buffer that contains an address. Uses little of the stack: most faults have other causes, and their handlers need
-/// it.
+/// Finds the buffer that contains an address. Uses little stack, because the handlers of other faults need it.
 #[inline(never)]
 fn find(address: usize, is_outside: bool) -> Option<Found> {
     let mut ranks = Some(&RANKS);

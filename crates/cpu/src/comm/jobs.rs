@@ -191,8 +191,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl StreamJobs {
-    /// Reserves numbers for `calls` calls and returns the first number. `begun` is the number of calls that the communicator has
-    /// begun so far.
+    /// Reserves numbers for `calls` calls, which follow the `begun` calls of the communicator, and returns the first number.
     pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
         let mut counts = lock(&self.counts);
         if counts.is_idle() {
@@ -260,8 +259,7 @@ impl StreamJobs {
         counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
     }
 
-    /// Returns the names of the jobs that an abort prevents from running or completing. The abort flag must be set, and no job
-    /// may be running.
+    /// Returns the names of the jobs that an abort prevents from completing. The abort flag must be set, and no job running.
     pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
         let counts = lock(&self.counts);
         counts.discarded.iter().chain(&counts.enqueued).cloned().collect()

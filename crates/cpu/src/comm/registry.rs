@@ -143,8 +143,7 @@ pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, CustomReduction>>);
 type CustomReduction = (DataType, Reduction, Option<ReadBuf>);
 
 impl CustomReductions {
-    /// Creates a reduction that first multiplies this rank's inputs by a scalar: the element at `place`, or, if `place` is
-    /// `None`, in the first bytes of `scalar`.
+    /// Creates a reduction that multiplies this rank's inputs by the element at `place`, or else in the first bytes of `scalar`.
     pub(crate) fn create(
         &self,
         data_type: DataType,

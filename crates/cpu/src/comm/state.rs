@@ -302,8 +302,7 @@ impl Communicator {
         report::report(finding, rank, &format!("{text}; {}", self.describe()));
     }
 
-    /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream). Called once the communicator has been
-    /// aborted or stopped.
+    /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream) and an abort or stop of the communicator.
     pub(crate) fn recover_cuda(&self) {
         if std::mem::take(&mut *lock(&self.fails_cuda))
             && let Some(driver) = self.driver()

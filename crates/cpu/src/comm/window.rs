@@ -168,8 +168,7 @@ impl Window {
     }
 
     /// Returns the address at which this process accesses byte `offset` of a rank's part, or `None` if the offset is outside the
-    /// part. For memory of this process, this is the owner's address. For host memory of another process, it is the address in
-    /// the mapping.
+    /// part. For memory of this process, this is the owner's address; for host memory of another process, the mapping's.
     #[cfg(feature = "device-api")]
     pub(crate) fn address(&self, rank: usize, offset: usize) -> Option<usize> {
         let MappedPart { memory, start, .. } = &self.parts[rank];
@@ -194,8 +193,7 @@ impl Object for Arc<Window> {
     const KIND: Kind = Kind::Window;
 }
 
-/// Checks that all ranks passed the same flags and the same size. Different sizes are reported, and are an error only in strict
-/// mode.
+/// Checks that all ranks passed the same flags and size. Different sizes are reported; in strict mode, they are an error.
 fn check_alike(CallContext { state, rank, .. }: CallContext<'_>, parts: &[WindowPart]) -> Result {
     if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
         return Err(Error::usage(format!(

@@ -34,9 +34,8 @@ use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
-/// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, returns `ncclSuccess`
-/// while a nonblocking parent is still creating the child: NCCL opens a group for the call and drops the group's
-/// `ncclInProgress`.
+/// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, returns
+/// `ncclSuccess` while a nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens.
 ///
 /// # Safety
 /// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the child has been created.
@@ -127,8 +126,7 @@ fn split(
     join_members(communicator, parent, id, &members, is_healthy).map(Some)
 }
 
-/// Returns this rank's membership in a communicator of the parent's ranks `members`. A member's new rank is its position in the
-/// list.
+/// Returns this rank's membership in a communicator of the parent's ranks `members`, whose new ranks are their positions.
 fn join_members(
     communicator: &Communicator,
     parent: &Communicator,

@@ -163,8 +163,7 @@ fn destroy(communicator: &Communicator) -> Result {
     left
 }
 
-/// Marks the rank as departed. Reports sends that were never received and calls that not all ranks made, unless an error explains
-/// them.
+/// Marks the rank as departed. Reports unreceived sends and calls that not all ranks made, unless an error explains them.
 ///
 /// # Errors
 /// Returns an error if the ranks did not all make the same calls, but only in strict mode or with `LIBNCCL_CPU_FAILURES=error`.

@@ -18,8 +18,7 @@ pub(crate) trait Element: Copy {
     fn maximum(self, other: Self) -> Self;
     fn minimum(self, other: Self) -> Self;
 
-    /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if the average divides
-    /// the sum instead.
+    /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if it divides the sum.
     fn reciprocal(_ranks: usize) -> Option<Self> {
         None
     }
@@ -358,8 +357,7 @@ element!(Bfloat16: |left, right|
     lanes!(u16);
 );
 
-/// Defines a type of `LANES` 8-bit floats. The bits of such a float are the bits of a half from bit `$shift` on; the half's value
-/// is `$scale` times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are
+/// Defines a type of `LANES` 8-bit floats. The bits are a half's bits from `$shift` on; the half is `$scale` times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are
 /// NaN.
 ///
 /// NCCL rounds results to a half and then to 8 bits. Here the half holds the scaled value, which makes no difference.

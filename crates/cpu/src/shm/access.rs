@@ -21,8 +21,7 @@ use crate::shm::mem_alloc;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
-/// Added to a rank's accesses word when an access ends. The lower half of the word counts current accesses, the upper half ended
-/// accesses.
+/// Added to a rank's accesses word when an access ends. Its lower half counts current accesses, its upper half ended ones.
 const ENDED: u64 = (1 << 32) - 1;
 
 /// A rank's window, as other ranks identify it.
@@ -159,8 +158,7 @@ impl SharedState {
         }
     }
 
-    /// Describes the wait for `other` to end an access to memory of `rank`. `why` is the reason that the memory is not taken
-    /// back.
+    /// Describes the wait for `other` to end an access to memory of `rank`, which is not taken back for the reason `why`.
     #[cold]
     fn describe_access(&self, rank: usize, other: usize, waited: Duration, why: &str) -> String {
         let process = self.process(other);

@@ -20,8 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The value of a rank's sleepers word while other ranks sleep until it makes progress.
 const SLEEPERS: u64 = 1 << 32 | 1;
 
-/// A value of a rank's departed word. [`LEFT`]: the rank made all its calls. [`ABORTED`]: it aborted. This value: any other
-/// reason.
+/// A value of a rank's departed word, like [`LEFT`] (made all its calls) and [`ABORTED`]. This value: any other reason.
 const DEPARTED_ANYHOW: u64 = 1;
 const LEFT: u64 = 2;
 const ABORTED: u64 = 3;

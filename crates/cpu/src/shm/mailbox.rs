@@ -14,8 +14,7 @@ use crate::sync::primitive::{AtomicU64, LOOM};
 /// The size in bytes of a cell, which never wraps if it begins at a multiple of its size.
 pub(crate) const CELL: u64 = 16;
 
-/// A send larger than this, or than the ring, is copied in chunks to keep both ranks busy. A chunk is the smaller of the two
-/// sizes, divided by [`CHUNKS`].
+/// A send larger than this, or than the ring, is copied in chunks of the smaller size divided by [`CHUNKS`]: both ranks are busy.
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
@@ -96,8 +95,7 @@ impl<'a> Mailbox<'a> {
         self.read.load(Acquire) >= position
     }
 
-    /// Returns how many of the `length` bytes at `position` to copy at a time. They belong to a send of `whole` bytes, and do not
-    /// wrap.
+    /// Returns how many of the `length` bytes at `position`, of a send of `whole` bytes, to copy at a time. They do not wrap.
     pub(crate) fn chunk(&self, position: u64, length: u64, whole: u64) -> u64 {
         let most = if whole > self.size.min(WHOLE_MAX) { self.least_room(self.size) } else { self.size };
         length.min(most).min(self.size - position % self.size)

@@ -195,8 +195,7 @@ pub(crate) fn taken() -> u64 {
 /// process's writes.
 ///
 /// # Errors
-/// Returns an error if the memory cannot be taken back. The error contains the reason. The memory is then still shared, and the
-/// call can be retried.
+/// Fails with the reason if the memory cannot be taken back. It is then still shared, and the call can be retried.
 pub(crate) fn take_back(start: *const u8, length: usize, windows: usize) -> Result {
     let mut allocations = allocations();
     let Some((first, allocation)) = allocations.range_mut(..=start.addr()).next_back() else { return Ok(()) };

@@ -30,8 +30,7 @@ const CALL_RUNS: u64 = 1 << 24;
 pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
 const ONE_EMPTY_CALL: u64 = 1 << 24;
 
-/// The mask of the digest of the calls in which a rank did not wait for all other ranks. These bits are also unused in every
-/// header.
+/// The bits of the digest of calls in which a rank did not wait for all other ranks. They are unused in every header.
 pub(crate) const UNAWAITED: u64 = 0xffff << 48;
 
 pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
