@@ -198,6 +198,23 @@ fn group_of_two_communicators_succeeds_or_fails_as_one() {
 }
 
 #[test]
+fn group_end_in_progress_waits_for_all_members() {
+    let fixture = Fixture::new();
+    let spare = fixture.spare();
+    fixture.fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fixture.fake.set_async_states([IN_PROGRESS, SUCCESS, IN_PROGRESS], SUCCESS);
+    let both = fixture.nccl.group(|g| {
+        grouped(g, &fixture.comm)?;
+        grouped(g, &spare)
+    });
+    both.unwrap();
+    let polls = fixture.fake.take_log().into_iter().filter(|call| call.contains("AsyncError"));
+    assert_eq!(polls.count(), 4);
+    drop(spare);
+    fixture.close("in progress");
+}
+
+#[test]
 fn failed_simulation_fails_its_members() {
     let fixture = Fixture::new();
     fixture.fake.set_code_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);

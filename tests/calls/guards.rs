@@ -326,6 +326,21 @@ fn text_of_a_conversions_error_may_use_nccl() {
     fixture.close("texts");
 }
 
+#[test]
+fn guard_of_refused_operation_may_use_its_open_group() {
+    let fixture = Fixture::new();
+    let Fixture { fake, nccl, comm, .. } = &fixture;
+    let added = RefCell::default();
+    let result = nccl.group(|g| {
+        let add = || added.replace(Some(comm.send(send::<f32>(1), 0, g.stream(stream()))));
+        let guarded = guarded(move || drop(add()));
+        comm.all_reduce(guarded, recv::<f32>(0), ReduceOp::Sum, g.stream(stream()))
+    });
+    assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
+    added.take().unwrap().unwrap();
+    assert_eq!(fake.take_started().len(), 0);
+}
+
 /// They run outside NCCL, and after the end of their group.
 #[test]
 fn conversion_and_guard_may_use_the_communicator() {

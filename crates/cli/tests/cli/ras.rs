@@ -46,6 +46,11 @@ fn rank_process() {
             // Eight ranks in a tight loop would leave no processor for the reports.
             "even" => thread::sleep(Duration::from_millis(5)),
             "slow" if is_culprit => thread::sleep(Duration::from_millis(100)),
+            "frozen" if is_culprit && turn == 20 => thread::sleep(LIMIT),
+            "other" if is_culprit && turn == 20 => {
+                let _ = comm.broadcast(&send[..], &mut receive[..], 0, StreamRef::DEFAULT);
+                thread::sleep(LIMIT);
+            }
             _ => {}
         }
         let reduced = comm.all_reduce(&send[..], &mut receive[..], ReduceOp::Sum, StreamRef::DEFAULT);
@@ -56,6 +61,7 @@ fn rank_process() {
     }
 }
 
+/// A job, by default of 8 ranks.
 struct Job {
     ranks: Vec<Process>,
     address: String,
@@ -67,7 +73,11 @@ fn unused_address() -> String {
 
 impl Job {
     /// Starts the ranks, and returns when all of them have called operations.
-    fn start(ranks: usize, task: &str) -> Self {
+    fn start(task: &str) -> Self {
+        Self::of(8, task)
+    }
+
+    fn of(ranks: usize, task: &str) -> Self {
         let (address, rendezvous) = (unused_address(), unused_address());
         let start = |rank: usize| {
             let mut command = rank_command("ras::rank_process");
@@ -96,6 +106,22 @@ impl Job {
         assert_eq!(text(stderr), "");
         (status.code(), text(stdout).lines().map(ToOwned::to_owned).collect())
     }
+
+    /// Returns the lines once one of them begins with `start`.
+    fn wait_for(&self, start: &str) -> (Option<i32>, Vec<String>) {
+        let began = Instant::now();
+        loop {
+            let (status, lines) = self.ras("");
+            if lines.iter().any(|line| line.starts_with(start)) {
+                return (status, lines);
+            }
+            assert!(began.elapsed() < LIMIT, "{lines:#?}");
+        }
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        send(self.ranks[rank].0.id(), signal);
+    }
 }
 
 #[test]
@@ -104,17 +130,13 @@ fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
 }
 
 fn check_straggler() {
-    let job = Job::start(8, "slow");
+    let job = Job::start("slow");
     let began = Instant::now();
     // Between two operations, no rank is behind for a moment.
-    let lines = loop {
-        match job.ras("") {
-            (Some(3), lines) => break lines,
-            (_, lines) => assert!(began.elapsed() < LIMIT, "{lines:#?}"),
-        }
-    };
+    let (status, lines) = job.wait_for("problem: ");
     let elapsed = began.elapsed();
     println!("named in {elapsed:.2?}");
+    assert_eq!(status, Some(3), "{lines:#?}");
     assert!(lines[0].starts_with("problem: rank 5 of 8 is a straggler: it has launched "), "{lines:#?}");
     let process = job.ranks[CULPRIT].0.id();
     assert_has(&lines[0], &[" AllReduce, others up to ", &format!(" (process {process} on")]);
@@ -129,7 +151,7 @@ fn ranks_in_a_tight_loop_are_never_a_problem() {
     let rounds = std::env::var("LIBNCCL_TEST_RAS_ROUNDS").ok();
     let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
     for (turn, _) in (0..rounds).step_by(AT_ONCE.len()).enumerate() {
-        let job = Job::start([2, 4][turn % 2], "tight");
+        let job = Job::of([2, 4][turn % 2], "tight");
         thread::scope(|scope| {
             for arguments in AT_ONCE {
                 let job = &job;
@@ -160,8 +182,35 @@ fn watched(job: &Job) -> Vec<String> {
 }
 
 #[test]
+fn stopped_and_dead_ranks_are_named() {
+    let job = Job::start("even");
+    job.signal(CULPRIT, Signal::STOP);
+    let (status, lines) = job.wait_for("problem: communicator ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    let problem = "problem: rank 5 of 8 does not respond: its process is stopped";
+    assert!(lines[0].starts_with(problem), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.ends_with("rank 5 is missing")), "{lines:#?}");
+    job.signal(CULPRIT, Signal::KILL);
+    let (status, lines) = job.wait_for("problem: rank 5 of 8 is dead: ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+}
+
+#[test]
+fn rank_that_calls_nothing_or_something_else_is_named() {
+    let job = Job::start("frozen");
+    let (status, lines) = job.wait_for("problem: communicator ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(lines[0].ends_with("between the reports, and rank 5 is behind"), "{lines:#?}");
+    assert!(lines[1].starts_with("problem: rank 5 of 8 is a straggler"), "{lines:#?}");
+    let (status, lines) =
+        Job::start("other").wait_for("problem: rank 5 of 8 has called other collectives than rank 0");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("1 Broadcast more and 1 AllReduce less")), "{lines:#?}");
+}
+
+#[test]
 fn sound_job_is_reported_in_every_format() {
-    let job = Job::start(8, "even");
+    let job = Job::start("even");
     let (status, lines) = job.ras("--verbose");
     assert_eq!(status, Some(0), "{lines:#?}");
     assert!(
@@ -172,6 +221,9 @@ fn sound_job_is_reported_in_every_format() {
     assert_has(&text, &["\nNCCL 2.32.3+cpu", " reports in ", "\nJob summary\n"]);
     let report = json(&job.ras("--json").1.join("\n"));
     assert_eq!(list(&report["last_report"]["communicators"][0]["ranks"]).len(), 8);
+    let (_, lines) = job.ras("--prometheus");
+    let is_ranks = |line: &String| line.starts_with("nccl_ras_ranks{") && line.ends_with("} 8");
+    assert!(lines.iter().any(is_ranks), "{lines:#?}");
     let (status, lines) = job.ras("diagnostics");
     assert!(status == Some(0) && lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
     let lines = watched(&job);
@@ -180,13 +232,13 @@ fn sound_job_is_reported_in_every_format() {
 
 #[test]
 fn monitor_reports_a_death_and_the_end_of_the_job() {
-    let job = Job::start(8, "even");
+    let job = Job::start("even");
     // The killed process may be the one of eight that reports. Not all connections reach it.
     let start = || job.command("monitor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let monitors: Vec<Child> = (0..5).map(|_| start()).collect();
     // Nothing is reported before the connection, which takes time.
     thread::sleep(Duration::from_secs(1));
-    send(job.ranks[CULPRIT].0.id(), Signal::KILL);
+    job.signal(CULPRIT, Signal::KILL);
     let dead = format!(" PEER_DEAD: Process {} on node 127.0.0.1 managing GPU 5", job.ranks[CULPRIT].0.id());
     // The other processes continue to run, and report.
     thread::sleep(Duration::from_secs(1));

@@ -393,3 +393,20 @@ fn random_replies_are_an_id_or_an_error_by_the_deadline() {
         assert!(started.elapsed() < Duration::from_secs(5), "input {input}: {:?}", started.elapsed());
     }
 }
+
+#[test]
+fn exchanges_in_a_row_give_each_its_own_id() {
+    let port = free_port();
+    let [first, second] = thread::scope(|scope| {
+        [0, 1]
+            .map(|rank| {
+                scope.spawn(move || {
+                    let launch = launch(rank, 2, port, Duration::from_secs(50));
+                    [(); 3].map(|()| id(&launch).unwrap())
+                })
+            })
+            .map(|rank| rank.join().unwrap())
+    });
+    assert_eq!(first, second);
+    assert!(first[0] != first[1] && first[1] != first[2] && first[0] != first[2], "{first:?}");
+}
