@@ -14,7 +14,7 @@ use crate::sync::primitive::{AtomicU64, LOOM};
 /// The size in bytes of a cell, which never wraps if it begins at a multiple of its size.
 pub(crate) const CELL: u64 = 16;
 
-/// A send larger than this, or than the ring, is copied in chunks of the smaller size divided by [`CHUNKS`]: both ranks are busy.
+/// A send larger than this, or than the ring, is copied in chunks of the smaller size divided by [`CHUNKS`] to keep both busy.
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
