@@ -233,7 +233,7 @@ fn every_call_some_codes_and_outputs_are_reported() {
 }
 
 #[test]
-#[ignore = "takes a minute: .ci/long"]
+#[ignore = "takes a minute: .ci/run long"]
 fn every_call_any_code_and_output_is_reported() {
     inject(1);
 }

@@ -1,7 +1,7 @@
 //! Every collective, and sends and receives, with every element type and reduction, compared with a reference bit by bit.
 //!
 //! The number of a call determines all data, so each rank can compute the data of the others. With
-//! `LIBNCCL_TEST_EXHAUSTIVE=1`, the CPU backend makes each call with every count (`.ci/long`).
+//! `LIBNCCL_TEST_EXHAUSTIVE=1`, the CPU backend makes each call with every count (`.ci/run long`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -19,11 +19,15 @@ pub(crate) struct Options {
     all: bool,
 }
 
+/// Compares the headers of versions with ours.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let versions: Vec<&str> = options.versions.iter().map(String::as_str).collect();
+    compare(root, if options.all { &VERSIONS } else { &versions })
+}
+
 /// Compares `vendor-headers/nccl.h`, and `nccl_device_host.h` if the version has the device API, with the headers of
 /// each version. Prints a line for each version, and one for each difference.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
-    let versions =
-        if options.all { &*VERSIONS } else { &options.versions.iter().map(String::as_str).collect() };
+pub(crate) fn compare(root: &Path, versions: &[&str]) -> Result<()> {
     let mut script = None;
     let mut failed = Vec::new();
     println!("version   items  differences  wrong since  declared");

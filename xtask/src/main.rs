@@ -1,9 +1,9 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use cuda_install::Profile;
 
@@ -13,6 +13,7 @@ mod build_script;
 mod cpu_so;
 mod gpu_pack;
 mod headers;
+mod matrix;
 mod nvidia_packages;
 mod python_package;
 mod wheel;
@@ -29,6 +30,12 @@ enum Task {
     },
     /// Compare vendor-headers/nccl.h with NVIDIA's headers, which are downloaded if needed
     Headers(headers::Options),
+    /// Run the checks of tests/matrix with NVIDIA's versions of NCCL, loaded and linked, and compare their headers and what they do
+    /// with docs/generated/compatibility.tsv; NVIDIA's packages are downloaded if needed
+    Matrix {
+        /// Versions of NCCL, such as 2.32.3; default: all, 10 GB of downloads
+        versions: Vec<String>,
+    },
     /// Print the directories of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: first the one with
     /// lib/ and include/, then others with headers that its headers include
     CudartPackage {
@@ -91,6 +98,7 @@ fn run(task: Task) -> Result<()> {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
         Task::Headers(options) => headers::run(root(), &options),
+        Task::Matrix { versions } => matrix::run(root(), &versions),
         Task::CudartPackage { major } => {
             for directory in nvidia_packages::obtain_cudart(&major)? {
                 println!("{}", directory.display());
@@ -136,4 +144,29 @@ fn run(task: Task) -> Result<()> {
 fn root() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest)
+}
+
+/// Runs a command and returns what it prints. If it fails, its output becomes the error.
+fn execute(command: &mut Command) -> Result<String> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let output = command.output().map_err(|error| anyhow!("cannot run {name}: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{name}: {}\n{printed}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(printed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_command_is_reported_with_what_it_printed() {
+        let error = execute(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("exit status: 3") && error.ends_with("one\ntwo\n"), "{error}");
+    }
 }

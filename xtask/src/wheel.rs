@@ -84,7 +84,7 @@ impl Wheel<'_> {
 const CACHE: &str = "LIBNCCL_CACHE";
 
 /// Returns the cache directory: `$LIBNCCL_CACHE`, or else `$XDG_CACHE_HOME/libnccl`, or else `~/.cache/libnccl`.
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set(CACHE)
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("libnccl")))

@@ -17,8 +17,12 @@ use cuda_test_support::toolkit::{Program, Release, Toolkit, run_tool};
 /// The directory of the programs.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c");
 
-/// A directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// The directory of the shared objects, named by `LIBNCCL_TEST_LIBRARIES`. Without it, they are built first: Cargo builds no cdylib of
+/// other packages for tests.
 static SHARED_OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(directory) = std::env::var_os("LIBNCCL_TEST_LIBRARIES") {
+        return directory.into();
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
     cuda_install::install(&directory, Profile::Debug).expect("the shared objects are built");
     directory

@@ -18,8 +18,12 @@ fn repository() -> &'static Path {
 /// The directory of the programs.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c");
 
-/// A directory with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// The directory of the shared objects, named by `LIBNCCL_TEST_LIBRARIES`. Without it, they are built first: Cargo builds no cdylib of
+/// other packages for tests.
 static SHARED_OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(directory) = std::env::var_os("LIBNCCL_TEST_LIBRARIES") {
+        return directory.into();
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
     let mut xtask = Command::new(env!("CARGO"));
     xtask.args(["run", "--quiet", "--package", "xtask", "--", "cpu-so", "--debug"]).arg(&directory);

@@ -7,8 +7,11 @@ use std::sync::LazyLock;
 
 use libnccl_test_support::{install, time_limit};
 
-/// A directory with the libraries.
+/// The directory of the libraries, named by `LIBNCCL_TEST_LIBRARIES`. Without it, they are built first.
 static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(directory) = std::env::var_os("LIBNCCL_TEST_LIBRARIES") {
+        return directory.into();
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("on_the_emulation");
     install(&directory);
     directory

@@ -2,7 +2,7 @@
 //!
 //! `matrix row VERSION LIBRARY` runs all checks and quirks, in a process for each set of checks and for each quirk, because some of
 //! them leave the process unusable. It prints a row of docs/generated/compatibility.tsv, and below it what all builds must agree on
-//! too. `.ci/matrix` calls it for each version and build.
+//! too. `cargo xtask matrix` calls it for each version and build.
 
 mod checks;
 mod quirks;

@@ -1,6 +1,6 @@
 //! Seeded random numbers, so that a failed test can be repeated; and random inputs for readers of files and sockets: valid
 //! ones, changed. With `LIBNCCL_TEST_SECONDS=600` in the environment, each test of a reader, whose names contain `random_`,
-//! runs for 600 seconds; `.ci/long` sets it.
+//! runs for 600 seconds; `.ci/run long` sets it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

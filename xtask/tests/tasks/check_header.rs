@@ -32,7 +32,7 @@ fn with(text: &str, old: &str, new: &str) -> String {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/run generated"]
+#[ignore = "builds bindgen for each: .ci/run matrix"]
 fn contradictions_fail_the_build_with_both_forms() {
     let broadcast = HEADER.find("ncclResult_t ncclBcast(").expect("ncclBcast is declared");
     let end = broadcast + HEADER[broadcast..].find(';').expect("it ends") + 1;
@@ -72,7 +72,7 @@ fn contradictions_fail_the_build_with_both_forms() {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/run generated"]
+#[ignore = "builds bindgen for each: .ci/run matrix"]
 fn items_of_one_side_are_listed_and_fail_a_strict_build() {
     let dependent = dependent("bindgen");
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
@@ -94,7 +94,7 @@ fn items_of_one_side_are_listed_and_fail_a_strict_build() {
 }
 
 #[test]
-#[ignore = "builds bindgen for each: .ci/run generated"]
+#[ignore = "builds bindgen for each: .ci/run matrix"]
 fn header_without_the_feature_or_libclang_fails_the_build() {
     let nowhere = [("LIBCLANG_PATH", "/nowhere"), ("LIBNCCL_BINDGEN", "never")];
     let without_libclang = "which cannot be compared with the bindings: Unable to find libclang";

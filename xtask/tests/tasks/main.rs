@@ -44,7 +44,7 @@ fn fails_with(output: &Output, text: &str) {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/run generated"]
+#[ignore = "builds bindgen: .ci/run matrix"]
 fn bindings_check_of_the_committed_bindings_succeeds() {
     let output = xtask(&["bindings", "--check"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -52,7 +52,7 @@ fn bindings_check_of_the_committed_bindings_succeeds() {
 }
 
 #[test]
-#[ignore = "builds bindgen: .ci/run generated"]
+#[ignore = "builds bindgen: .ci/run matrix"]
 fn bindings_without_libclang_is_an_error() {
     let output = xtask(&["bindings", "--check"], &[("LIBCLANG_PATH", "/nowhere")]);
     fails_with(&output, "error: bindgen needs libclang");
@@ -79,7 +79,7 @@ fn malformed_version_is_an_error() {
 
 /// Compiles and runs C programs with nothing but the directory, as users do.
 #[test]
-#[ignore = "builds all shared objects: .ci/run generated"]
+#[ignore = "builds all shared objects: .ci/run matrix"]
 fn cpu_so_directory_compiles_and_runs_c_programs() {
     let temp = tempfile::tempdir().expect("a temporary directory");
     let directory = temp.path().to_str().expect("its name is text");

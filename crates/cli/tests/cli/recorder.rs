@@ -92,7 +92,7 @@ fn recordings_of_50_000_entries_are_compared() {
 }
 
 #[test]
-#[ignore = "takes a minute: .ci/long"]
+#[ignore = "takes a minute: .ci/run long"]
 fn recordings_of_a_million_entries_are_compared() {
     check_long_recordings(4, 1_000_000);
 }

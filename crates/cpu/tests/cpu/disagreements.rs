@@ -125,7 +125,7 @@ fn mistake_in_any_short_call_is_found() {
 }
 
 #[test]
-#[ignore = "takes a minute: .ci/long"]
+#[ignore = "takes a minute: .ci/run long"]
 fn mistake_in_any_call_is_found_at_every_size() {
     for ranks in [2, 3, 4, 8] {
         [false, true].iter().for_each(|are_processes| check(ranks, &SIZES, *are_processes));

@@ -206,7 +206,7 @@ fn init_with_fake_root_returns_error() {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
-#[ignore = "takes a minute: .ci/long"]
+#[ignore = "takes a minute: .ci/run long"]
 fn unauthenticated_connections_for_a_minute_do_not_disturb_init() {
     in_own_process(15 * MINUTE, |seed| rendezvous_among_intruders(MINUTE, seed));
 }

@@ -1,7 +1,7 @@
 //! NCCL's C ABI on the CPU, in one program: it is linked once, and its helpers are compiled once.
 //!
 //! Process state (environment, limits, descriptors) is set and counted in separate processes, one per rank or one per test
-//! ([`common::processes::is_own_process`]). Long tests are ignored; `.ci/long` runs them.
+//! ([`common::processes::is_own_process`]). Long tests are ignored; `.ci/run long` runs them.
 
 #[macro_use]
 mod common;

@@ -84,7 +84,7 @@ fn hundreds_of_ranks_as_threads_take_few_descriptors_and_little_memory() {
 }
 
 #[test]
-#[ignore = "takes seconds of two processors: .ci/long"]
+#[ignore = "takes seconds of two processors: .ci/run long"]
 fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
     ranks_as_threads(1024);
 }

@@ -222,7 +222,7 @@ fn failure_of_a_rank_ends_every_operation() {
 
 /// `cargo test --release -p libnccl-cpu --test cpu rank_failure -- --ignored --nocapture`
 #[test]
-#[ignore = "takes minutes: .ci/long"]
+#[ignore = "takes minutes: .ci/run long"]
 fn two_hundred_rank_failures_are_noticed_within_a_second() {
     let _busy = busy();
     fail(200, from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(fresh_seed), NOTICE);

@@ -352,7 +352,7 @@ fn response_to_a_malformed_request_names_the_mistake() {
 }
 
 #[test]
-#[ignore = "waits for ten seconds: .ci/long"]
+#[ignore = "waits for ten seconds: .ci/run long"]
 fn silent_client_is_disconnected() {
     let job = Job::start("A,A");
     job.report(|_| true);

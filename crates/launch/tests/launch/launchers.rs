@@ -122,7 +122,7 @@ fn mpiexec_itself() {
 }
 
 #[test]
-#[ignore = "needs the srun of SLURM, and a node that is up"]
+#[ignore = "needs the srun of SLURM: tests/slurm"]
 fn srun_itself() {
     let printed = start_by("srun", &["--overcommit", "-n", "4"]);
     assert_eq!(printed.matches("SLURM: sum 10").count(), 4, "{printed}");
