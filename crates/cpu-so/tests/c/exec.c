@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 enum { RANKS = 2, COUNT = 1000, LIMIT = 10 };
 
@@ -44,8 +45,8 @@ static int lost_rank(int kind, int delay, int from) {
         execlp("sleep", "sleep", "30", (char *)NULL);
         FAIL("sleep cannot be executed");
     case WITH_A_CHILD:
-        /* It inherits the rank's open files. */
-        FORK(child, stay());
+        /* It inherits the rank's open files, and ends with the rank: the test waits until nothing can write its output. */
+        FORK(child, (prctl(PR_SET_PDEATHSIG, SIGKILL), stay()));
         execute_itself(NULL);
         break;
     case FROM_A_THREAD:
