@@ -21,8 +21,7 @@ pub(crate) fn run(root: &Path, versions: &[String]) -> Result<()> {
         println!("skipped: the matrix is for machines without a GPU");
         return Ok(());
     }
-    let directory = tempfile::tempdir()?;
-    let programs = build(root, directory.path())?;
+    let programs = build(root)?;
     let titles = execute(Command::new(&programs[0]).arg("titles"))?;
     print!("{titles}");
     let mut found = titles;
@@ -45,13 +44,17 @@ pub(crate) fn run(root: &Path, versions: &[String]) -> Result<()> {
     ensure!(new.is_empty(), "these rows are not in {TABLE}:\n{}", new.join("\n"));
     ensure!(
         !versions.is_empty() || found == table,
-        "{TABLE} has rows of versions that are not in our header"
+        "{TABLE} has rows of other versions than our header, or in another order"
     );
     Ok(())
 }
 
-/// Builds the program loaded, linked with the oldest version, and linked with the newest.
-fn build(root: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
+/// Builds the program loaded, linked with the oldest version, and linked with the newest, in the directory `matrix` next to cargo's
+/// `debug` and `release`.
+fn build(root: &Path) -> Result<Vec<PathBuf>> {
+    let executable = env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("this program is not in a target directory")?;
+    let directory = target.join("matrix");
     let linked =
         [VERSIONS.first(), VERSIONS.last()].into_iter().flatten().map(|version| ("link", Some(version)));
     let builds = [("dlopen", None)].into_iter().chain(linked);
@@ -59,14 +62,14 @@ fn build(root: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
         .map(|(feature, version)| {
             let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.args(["build", "--quiet", "--locked", "--manifest-path", "tests/matrix/Cargo.toml"]);
-            cargo.args(["--features", feature, "--target-dir"]).arg(directory.join("target"));
+            cargo.args(["--features", feature, "--target-dir"]).arg(&directory);
             if let Some(version) = version {
                 cargo.env("NCCL_LIB_DIR", nvidia_packages::obtain(version)?.join("lib"));
             }
             execute(cargo.current_dir(root))?;
             let program = directory
                 .join(version.map_or("loaded".to_owned(), |version| format!("linked with {version}")));
-            fs::copy(directory.join("target/debug/matrix"), &program)?;
+            fs::copy(directory.join("debug/matrix"), &program)?;
             Ok(program)
         })
         .collect()
@@ -80,7 +83,7 @@ fn row(programs: &[PathBuf], version: &str, lib: &Path) -> Result<String> {
         command.env_clear().env("LIBNCCL_PATH", &library).env("LD_LIBRARY_PATH", lib);
         execute(command.args(["row", version]).arg(&library))
     };
-    // At once, because they wait for calls that hang.
+    // Concurrently, because they wait for calls that hang.
     let found = thread::scope(|scope| {
         let threads: Vec<_> = programs.iter().map(|program| scope.spawn(|| find(program))).collect();
         let join =
