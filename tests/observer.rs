@@ -398,6 +398,8 @@ fn communicator_members_and_children_share_an_identity() {
     assert_ne!(parent, child);
     assert!(members.iter().all(|one| one.size == 2 && one.name.as_deref() == Some("gradients")));
     assert_ne!(parent, CommunicatorId::of_unique_id(&UniqueId::from([7; UniqueId::BYTES])));
+    let ids: Vec<_> = nccl.init_all(&[0, 1]).unwrap().iter().map(|comm| comm.membership().id).collect();
+    assert!(ids[0].is_some() && ids[0] == ids[1], "{ids:?}");
 }
 
 #[test]
@@ -467,7 +469,7 @@ fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
 fn process_observer_is_given_to_later_communicators() {
     let nccl = libnccl_cpu::nccl();
     let name = "observed by the process";
-    let diary = Arc::new(Diary::default());
+    let [diary, own] = [(); 2].map(|()| Arc::new(Diary::default()));
     let before = alone(&nccl, &Config::new().name(name));
     let given = diary.clone();
     libnccl::observer::observe(|_| panic!("while an observer is made"));
@@ -475,9 +477,11 @@ fn process_observer_is_given_to_later_communicators() {
         (communicator.name.as_deref() == Some(name)).then(|| given.clone() as Arc<dyn Observer>)
     });
     before.barrier(&mut [0_u8], STREAM).unwrap();
-    let comms = init_in_group(&nccl, 1, &Config::new().name(name)).unwrap();
+    let comms = init_in_group(&nccl, 1, &Config::new().name(name).observer(own.clone())).unwrap();
     comms[0].barrier(&mut [0_u8], STREAM).unwrap();
-    assert_eq!(diary.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
+    for diary in [diary, own] {
+        assert_eq!(diary.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
+    }
 }
 
 #[test]

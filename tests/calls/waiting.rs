@@ -36,7 +36,7 @@ fn ranks_of_a_group_that_times_out_are_all_aborted() {
     fake.set_code_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
     let error = init_in_group(&nccl, 3, &timed()).unwrap_err();
-    assert!(matches!(error, Error::Timeout { call: "init_in", .. }), "{error}");
+    assert!(matches!(error, Error::Timeout { call: "init_in", size: 3, .. }), "{error}");
     assert_eq!(aborts(&fake), 3);
     fake.assert_clean("init_in");
 }
