@@ -556,6 +556,25 @@ fn memory_of_a_failed_window_call_is_kept() {
 }
 
 #[test]
+fn group_registers_several_windows_and_fails_if_one_is_refused() {
+    let (_fake, nccl, comm) = open(false);
+    let mut buffers = [(); 2].map(|()| alloc(&nccl));
+    let mut register = |flags: [_; 2]| {
+        nccl.group(|g| {
+            let pairs = buffers.iter_mut().zip(flags);
+            // SAFETY: the fake accesses no memory.
+            let windows = pairs.map(|(buffer, flags)| unsafe { g.register_window(&comm, buffer, flags) });
+            Ok(windows.collect::<Vec<_>>())
+        })
+    };
+    for window in register([WindowFlags::DEFAULT; 2]).unwrap() {
+        window.unwrap().user_ptr().unwrap();
+    }
+    let refused = register([WindowFlags::GIN_ONLY | WindowFlags::COLL_SYMMETRIC, WindowFlags::DEFAULT]);
+    assert!(matches!(refused, Err(Error::InvalidArgument { call: "register_window", .. })), "{refused:?}");
+}
+
+#[test]
 fn window_flags_need_their_version_and_conflicts_are_errors() {
     let (fake, nccl, comm) = open(false);
     let mut buffer = alloc(&nccl);

@@ -28,6 +28,8 @@ fn check<T: Element + PartialEq + Debug>(comm: &Communicator, of: fn(u8) -> T) {
     sums = numbers([1, 1, 1, comm.rank() as u8]);
     let (first, second) = SliceMut::from(&mut sums).into_any().split_at_mut(3).unwrap();
     assert_eq!((first.len(), second.len()), (3, 1));
+    let parts = |middle| SliceMut::from(&mut [0_u8; 4]).split_at_mut(middle).map(|(a, b)| (a.len(), b.len()));
+    assert_eq!([parts(0), parts(4), parts(5)], [Some((0, 4)), Some((4, 0)), None]);
     comm.all_reduce_in_place(first, ReduceOp::Sum, STREAM).unwrap();
     comm.broadcast_in_place(second, 1, STREAM).unwrap();
     assert_eq!(sums, numbers([3, 3, 3, 1]), "{}", T::DATA_TYPE);
