@@ -123,7 +123,8 @@ fn timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued(nccl: &Nccl
     let (mut first, mut second) = ([1_i32], [2_i32]);
     let grouped = nccl.group(|g| {
         let limited = g.stream(CallOptions::on(STREAM).timeout(TIMEOUT));
-        comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, limited)
+        // If it is not refused, the group is cancelled: it would wait for the other rank.
+        Err::<(), _>(comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, limited).unwrap_err())
     });
     let expected = "all_reduce_in_place: an operation of a group has no timeout; set one for the whole group with Group::timeout";
     assert_eq!(grouped.unwrap_err().to_string(), expected);
