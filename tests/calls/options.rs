@@ -199,7 +199,7 @@ fn operation_made_of_sends_takes_only_options_without_a_value() {
 
 #[test]
 fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
-    let [short, long] = [Duration::from_millis(20), Duration::from_secs(600)];
+    let [short, long] = [20, 20_000].map(Duration::from_millis);
     for (parents, config, options) in [
         (short, Config::new(), "null"),
         (short, Config::new().split_share(true), "{blocking=0 splitShare=1}"),
@@ -213,7 +213,7 @@ fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
         fake.set_code("ncclAllReduce", IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let error = work(&child).unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(matches!(error, Error::Timeout { elapsed, .. } if elapsed < long), "{error}");
         fake.set_async_states([], SUCCESS);
     }
 }

@@ -45,7 +45,10 @@ fn follow(process: &RankProcess) {
                 thread::sleep(Duration::from_secs(60));
             }
             "broadcast" => assert_eq!(broadcast(&mut number, 0, comm), OK),
-            "right-sum" => assert_eq!(all_reduce(&mut [1.0; 3], comm), OK),
+            "right-group" => {
+                let mut sums = [1.0; 3];
+                assert_eq!(in_group(|| assert_eq!(all_reduce(&mut sums, comm), OK)), OK);
+            }
             // These time out.
             "init" => {
                 let joined = init_rank(process.id, process.ranks, process.rank());
@@ -143,7 +146,7 @@ fn short_call_after_its_peers_timed_out_is_an_error() {
 
 #[test]
 fn stopped_process_is_reported_with_its_last_call() {
-    let mut children = start(&["join right-sum other-sum", "join right-sum sleep"]);
+    let mut children = start(&["join right-group other-sum", "join right-group sleep"]);
     let mut other = children.pop().unwrap();
     let errors = other.stderr.as_mut().unwrap();
     assert!(BufReader::new(errors).lines().any(|line| line.unwrap() == "asleep"));
