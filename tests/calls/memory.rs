@@ -559,7 +559,7 @@ fn memory_of_a_failed_window_call_is_kept() {
 fn group_registers_several_windows_and_fails_if_one_is_refused() {
     let (_fake, nccl, comm) = open(false);
     let mut buffers = [(); 2].map(|()| alloc(&nccl));
-    let mut register = |flags: [_; 2]| {
+    let register = |buffers: &mut [NcclBuffer<f32>; 2], flags: [_; 2]| {
         nccl.group(|g| {
             let pairs = buffers.iter_mut().zip(flags);
             // SAFETY: the fake accesses no memory.
@@ -567,10 +567,11 @@ fn group_registers_several_windows_and_fails_if_one_is_refused() {
             Ok(windows.collect::<Vec<_>>())
         })
     };
-    for window in register([WindowFlags::DEFAULT; 2]).unwrap() {
-        window.unwrap().user_ptr().unwrap();
-    }
-    let refused = register([WindowFlags::GIN_ONLY | WindowFlags::COLL_SYMMETRIC, WindowFlags::DEFAULT]);
+    let windows = register(&mut buffers, [WindowFlags::DEFAULT; 2]).unwrap();
+    buffers.iter_mut().for_each(assume_idle);
+    windows.into_iter().for_each(|window| window.unwrap().deregister().unwrap());
+    let wrong = WindowFlags::GIN_ONLY | WindowFlags::COLL_SYMMETRIC;
+    let refused = register(&mut buffers, [wrong, WindowFlags::DEFAULT]);
     assert!(matches!(refused, Err(Error::InvalidArgument { call: "register_window", .. })), "{refused:?}");
 }
 
