@@ -152,10 +152,12 @@ fn leaked_objects_are_listed_in_strict_mode() {
     }
 }
 
-/// Frees registered memory: of a registration on rank 0, of a window on rank 1. Frees it again after the deregistration if the
-/// first call was refused.
+/// Frees memory that is registered with one of two communicators: by itself on rank 0, in a window on rank 1. Frees it again after the
+/// deregistration if the first call was refused.
 fn free(process: &RankProcess) {
     let comm = process.join();
+    let other = split(comm.0, 0, 0).unwrap();
+    let (comm, other) = if std::env::var("TEST_CHILD").is_ok() { (other, comm) } else { (comm, other) };
     let mut memory = ptr::null_mut();
     assert_eq!(nccl!(ncclMemAlloc(&mut memory, 8192)), OK);
     let (mut window, mut handle) = (ptr::null_mut(), ptr::null_mut());
@@ -171,6 +173,7 @@ fn free(process: &RankProcess) {
     // It was freed, unless it was refused.
     assert_eq!(nccl!(ncclMemFree(memory)) == OK, is_refused);
     assert_eq!(is_refused, std::env::var("TEST_REFUSES").is_ok());
+    other.destroy();
     comm.destroy();
 }
 
@@ -185,7 +188,7 @@ fn free_of_registered_memory_is_a_finding_and_refused_in_strict_mode() {
             })
             .collect::<Vec<_>>()
     };
-    for variables in [&[][..], &[STRICT, REFUSES]] {
+    for variables in [&[][..], &[STRICT, REFUSES], &[("TEST_CHILD", "")]] {
         let references = ["it is registered by ncclCommRegister as 0x", "it is in the window 0x"];
         for (line, reference) in found(variables).iter().zip(references) {
             assert!(line.contains(reference), "{line}");
