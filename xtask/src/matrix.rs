@@ -1,4 +1,4 @@
-//! What NCCL's versions do on a machine without a GPU, by the program of tests/matrix.
+//! The behavior of NCCL's versions on a machine without a GPU, as the program of tests/matrix finds it.
 
 use std::env;
 use std::fs;
