@@ -147,8 +147,8 @@ const PROGRAMS: &[(&str, &str, usize, &str)] = &[
 fn check(signal: Option<i32>, printed: &str, kind: &str, length: usize, buffer: &str) {
     let line = printed.lines().find(|line| line.ends_with(" [invalid-buffer]")).unwrap_or(printed);
     let cause = match kind {
-        "unmapped" | "short" => "no memory is mapped there",
-        "outside" => "this is no address of a process",
+        "outside" if cfg!(target_arch = "x86_64") => "this is no address of a process",
+        "unmapped" | "short" | "outside" => "no memory is mapped there",
         _ => "the memory there is read-only",
     };
     let (place, bytes) = (format!("rank 1: {buffer} 0x"), format!(", {length} bytes, is invalid from byte "));
